@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/element_type.hpp"
+#include "runtime/plan/reduction_tree.hpp"
+
+namespace lockstep {
+
+/// The shape of a flat state: all trainable tensors of one element type, one after the other.
+struct FlatLayout {
+  ElementType type = ElementType::float32;  ///< float32 or float64
+  std::int64_t num_blocks = 0;              ///< the buffer holds num_blocks x block_elements elements
+  std::int64_t block_elements = 1024;       ///< slices are cut at multiples of this; a multiple of 64 bytes
+  int num_slots = 1;                        ///< gradient buffers a rank needs (TreeAccumulator::num_slots)
+
+  std::int64_t num_elements() const { return num_blocks * block_elements; }
+};
+
+/// The elements [begin, end) of the flat state that a rank owns: whole blocks, dealt as share_of() deals.
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
+};
+
+/// The memory of a flat state and the two moves of a step: gradients in, weights out.
+///
+/// Every buffer starts on a 64-byte boundary, the same on every rank. With shared memory the weights exist once
+/// per node: they are for reading, except that each rank writes its own slice between reduce_slice() and
+/// publish_weights().
+class FlatExchange {
+ public:
+  virtual ~FlatExchange() = default;
+
+  virtual Slice slice() const = 0;
+
+  /// The whole flat weights.
+  virtual std::byte* weights() = 0;
+
+  /// This rank's gradient buffer `slot`, whole and flat. Zero at first.
+  virtual std::byte* gradient_slot(int slot) = 0;
+
+  /// **Collective.** Adds up this rank's slice over the gradient slots of all ranks, in the order of `program`
+  /// (rank r brings its slots 0..nodes_of_rank[r]-1), into `out` (slice().size() elements). The slots may be
+  /// written again after the next collective call of the communicator.
+  virtual void reduce_slice(const TreeProgram& program, std::byte* out) = 0;
+
+  /// **Collective.** After it every rank sees every slice of the weights.
+  virtual void publish_weights() = 0;
+};
+
+/// The ranks of a run, seen from one of them. Implementations: one process, MPI, shared memory on one node, NCCL.
+///
+/// All calls are **collective** unless said otherwise: every rank makes the same calls in the same order. A failed
+/// transfer throws Error. The object must outlive everything made from it.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;       ///< local call
+  virtual int num_ranks() const = 0;  ///< local call
+  virtual int local_rank() const = 0; ///< rank among those of this node; local call
+  virtual std::string name() const = 0; ///< "one process", "MPI", "shared memory"; local call
+
+  virtual void barrier() = 0;
+
+  /// Copies `bytes` of rank `root` to all ranks.
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+
+  /// Rank r brings counts[r] bytes; `all` receives them in rank order. `counts` is the same on all ranks.
+  virtual void all_gather(std::span<const std::byte> mine, std::span<const std::size_t> counts,
+                          std::span<std::byte> all) = 0;
+
+  /// Makes the memory of a flat state.
+  virtual std::unique_ptr<FlatExchange> make_exchange(const FlatLayout& layout) = 0;
+};
+
+/// **Collective.** Every rank's text, in rank order.
+std::vector<std::string> gather_texts(Communicator& communicator, const std::string& mine);
+
+/// **Collective.** The text of rank `root`, on all ranks.
+std::string broadcast_text(Communicator& communicator, const std::string& mine, int root = 0);
+
+/// **Collective.** Runs `work` on this rank and waits for all: when it threw on any rank, all ranks throw one Error
+/// that carries the texts of the failing ranks and the gravest of their kinds. Use it around work that may fail on
+/// one rank alone (files, memory); `work` itself must not communicate.
+void agree(Communicator& communicator, const std::function<void()>& work);
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/attributes.hpp"
+#include "runtime/plan/batch_plan.hpp"
+#include "runtime/plan/plan_options.hpp"
+#include "runtime/plan/progress.hpp"
+
+namespace lockstep {
+
+/// The step that comes next.
+struct StepPlan {
+  std::int64_t step = 0;               ///< 0-based: steps taken before it
+  std::int64_t epoch = 0;
+  std::int64_t first_sample = 0;       ///< position in the epoch's order
+  std::int64_t num_samples = 0;
+  std::int64_t num_micro_batches = 0;
+  double position = 0.0;               ///< p of the schedule
+  double learning_rate = 0.0;
+};
+
+/// One line of a resume: a number that was stored, and what it is now.
+struct PlanChange {
+  std::string name;   ///< "ranks", "global_batch_size", "steps_left", ...
+  std::string before;
+  std::string after;
+};
+
+/// A run's whole accounting: batches, length, order of samples and learning rates, with the progress so far.
+/// Pure arithmetic: the same answers on every rank and on a login node.
+class TrainingPlan {
+ public:
+  /// A run from the start. Throws Error(usage) with the numbers when the options contradict each other or leave no
+  /// step to take.
+  static TrainingPlan fresh(const PlanOptions& options, const DataShape& data, int num_ranks);
+
+  /// A run that goes on from the attributes of a checkpoint, under today's options and ranks: applies the rules of
+  /// resuming, refuses what they refuse, lists old -> new in changes(). Verifies the stored rate of the next step
+  /// and the stored first sample ids under the stored plan before anything changes.
+  static TrainingPlan resumed(const PlanOptions& options, const DataShape& data, int num_ranks,
+                              const AttributeTree& stored);
+
+  const BatchPlan& batch() const;
+  const Progress& progress() const;
+  const std::vector<PlanChange>& changes() const;   ///< empty for a fresh run
+  const std::vector<std::string>& warnings() const; ///< what a colleague would say about this plan
+
+  std::int64_t total_steps() const;   ///< steps taken so far and steps left
+  std::int64_t steps_left() const;
+  std::int64_t warmup_steps() const;
+  double epochs_done() const;         ///< consumed epochs, fractional
+  bool finished() const;
+
+  /// The next step. Requires !finished().
+  StepPlan next_step() const;
+
+  /// Moves past next_step(). `applied` is false for a dropped update; `attempts` counts the tries it took.
+  void complete_step(bool applied, std::int64_t attempts = 1);
+
+  /// The sample ids at the positions [first, first + ids.size()) of an epoch's order.
+  void sample_ids(std::int64_t epoch, std::int64_t first, std::span<std::int64_t> ids) const;
+
+  /// Tells a schedule that follows a metric (reduce-on-plateau) the metric's newest value; others ignore it.
+  void observe_metric(double value);
+
+  /// Adds the groups "plan", "progress", "schedule", "sampler" (and what else a resume needs) to `tree`.
+  void store(AttributeTree& tree) const;
+};
+
+}  // namespace lockstep
