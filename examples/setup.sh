@@ -188,7 +188,7 @@ install_libtorch() {
     local entry
     for entry in "$tree"/*; do
       [[ $entry == */torch ]] && continue
-      rm -rf "$torch_home/$(basename "$entry")"
+      rm -rf "${torch_home:?}/$(basename "$entry")"
       mv "$entry" "$torch_home/"
     done
     mv "$tree/torch" "$torch_home/torch"
