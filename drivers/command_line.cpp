@@ -1,0 +1,156 @@
+#include "drivers/command_line.hpp"
+
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <system_error>
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kNameColumns = 34;
+constexpr std::size_t kHelpColumns = 82;
+
+/// CLI11's help with descriptions broken at words.
+class WrappedHelp : public CLI::Formatter {
+ public:
+  WrappedHelp() { column_width(kNameColumns); }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::istringstream words(option->get_description());
+    std::string wrapped;
+    std::size_t column = 0;
+    for (std::string word; words >> word; column += word.size()) {
+      if (column != 0) {
+        const bool breaks = column + 1 + word.size() > kHelpColumns;
+        wrapped += breaks ? '\n' : ' ';
+        column = breaks ? 0 : column + 1;
+      }
+      wrapped += word;
+    }
+    return wrapped;
+  }
+};
+
+/// The whole number that a text like "1e6" or "5.0" means, if any, to propose it.
+std::optional<std::int64_t> meant_count(const std::string& value) {
+  double real = 0.0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), real);
+  if (error != std::errc() || end != value.data() + value.size()) return std::nullopt;
+  if (real != std::floor(real) || std::abs(real) > 9e15) return std::nullopt;
+  return static_cast<std::int64_t>(real);
+}
+
+std::string written(std::int64_t number) { return std::to_string(number); }
+std::string written(double number) { return shortest(number); }
+
+template <class T>
+std::string range_text(Range<T> range) {
+  if (range.most == std::numeric_limits<T>::max()) return "the smallest value is " + written(range.least);
+  if (range.least == std::numeric_limits<T>::lowest()) return "the largest value is " + written(range.most);
+  return "the values go from " + written(range.least) + " to " + written(range.most);
+}
+
+template <class T>
+void require_within(const std::string& option, const std::string& value, T number, Range<T> range) {
+  if (number < range.least || number > range.most) {
+    throw CLI::ValidationError(option, text(value, " is out of range: ", range_text(range)));
+  }
+}
+
+}  // namespace
+
+std::int64_t parse_count(const std::string& option, const std::string& value, Range<std::int64_t> range) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc::result_out_of_range) {
+    throw CLI::ValidationError(option,
+                               text(value, " is out of range (it does not fit into 64 bits): ", range_text(range)));
+  }
+  if (error != std::errc() || end != value.data() + value.size()) {
+    const std::optional<std::int64_t> meant = meant_count(value);
+    throw CLI::ValidationError(option, text("\"", value, "\" is not a whole number in digits: write ",
+                                            meant ? text(*meant) : std::string("it like 1000000")));
+  }
+  require_within(option, value, number, range);
+  return number;
+}
+
+double parse_real(const std::string& option, const std::string& value, Range<double> range) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc::result_out_of_range) {
+    throw CLI::ValidationError(
+        option, text(value, " is out of range (no 64-bit floating-point number is near): ", "take another value"));
+  }
+  if (error != std::errc() || end != value.data() + value.size() || !std::isfinite(number)) {
+    throw CLI::ValidationError(option, text("\"", value, "\" is not a finite number: write it like 0.001 or 1e-3"));
+  }
+  require_within(option, value, number, range);
+  return number;
+}
+
+std::string normalised(std::string name) {
+  for (char& letter : name) {
+    letter = letter == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return name;
+}
+
+std::string shortest(double value) {
+  std::array<char, 32> digits;
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string list;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) list += i + 1 == names.size() ? " or " : ", ";
+    list += names[i];
+  }
+  return list;
+}
+
+void prepare_command_line(CLI::App& app) {
+  app.formatter(std::make_shared<WrappedHelp>());
+  app.set_help_flag("-h,--help", "Print this help and end");
+  app.set_version_flag("--version", text(app.get_name(), " ", LOCKSTEP_VERSION), "Print the version and end");
+  app.get_option("--help")->group("General");
+  app.get_option("--version")->group("General");
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& mistake) {
+    std::cerr << app.get_name() << ": " << mistake.what() << " (see " << app.get_name() << " --help)\n";
+    return static_cast<int>(ErrorKind::usage);
+  }
+  return std::nullopt;
+}
+
+CLI::Option* add_counts(CLI::App& app, const std::string& name, std::vector<std::int64_t>& target,
+                        Range<std::int64_t> range, const std::string& help) {
+  const auto read = [&target, name, range](const std::vector<std::string>& values) {
+    target.clear();
+    for (const std::string& value : values) target.push_back(parse_count(name, value, range));
+  };
+  return app.add_option_function<std::vector<std::string>>(name, read, help)->delimiter(',')->option_text("N,N,...");
+}
+
+CLI::Option* add_reals(CLI::App& app, const std::string& name, std::vector<double>& target, Range<double> range,
+                       const std::string& help) {
+  const auto read = [&target, name, range](const std::vector<std::string>& values) {
+    target.clear();
+    for (const std::string& value : values) target.push_back(parse_real(name, value, range));
+  };
+  return app.add_option_function<std::vector<std::string>>(name, read, help)->delimiter(',')->option_text("X,X,...");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/error.hpp"
+
+namespace lockstep {
+
+/// The smallest and the largest value that an option takes.
+template <class T>
+struct Range {
+  T least = std::numeric_limits<T>::lowest();
+  T most = std::numeric_limits<T>::max();
+};
+
+/// Whole numbers that count something, from 1 and from 0.
+inline constexpr Range<std::int64_t> kPositive{1, std::numeric_limits<std::int64_t>::max()};
+inline constexpr Range<std::int64_t> kNotNegative{0, std::numeric_limits<std::int64_t>::max()};
+
+/// Reads a whole number in decimal digits: no exponent, no octal or hexadecimal, no value out of `range`.
+/// Throws CLI::ValidationError, which names `option`.
+std::int64_t parse_count(const std::string& option, const std::string& value, Range<std::int64_t> range);
+
+/// Reads a finite number within `range`. Throws CLI::ValidationError, which names `option`.
+double parse_real(const std::string& option, const std::string& value, Range<double> range);
+
+/// A choice's name as it is compared: small letters, hyphens for underscores.
+std::string normalised(std::string name);
+
+/// The shortest decimal text that reads back as `value`: 0.1, 1e-07.
+std::string shortest(double value);
+
+/// "a, b or c".
+std::string listed(const std::vector<std::string>& names);
+
+/// What is common to all programs: wrapped help, the group of the general options, --version. Call it first.
+void prepare_command_line(CLI::App& app);
+
+/// Parses the arguments. Returns the exit code when the program is to end now: 0 after --help and --version, which
+/// are printed; 2 after a mistake, which is told on standard error. Needs no launcher: call it before MPI_Init.
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv);
+
+/// An option that takes a whole number. `Target` is an integer or an optional one and must outlive the parse; so
+/// for the functions below.
+template <class Target>
+CLI::Option* add_count(CLI::App& app, const std::string& name, Target& target, Range<std::int64_t> range,
+                       const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [&target, name, range](const std::string& value) {
+            target = static_cast<Target>(parse_count(name, value, range));
+          },
+          help)
+      ->type_name("N");
+}
+
+/// An option that takes a finite number.
+template <class Target>
+CLI::Option* add_real(CLI::App& app, const std::string& name, Target& target, Range<double> range,
+                      const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name, [&target, name, range](const std::string& value) { target = parse_real(name, value, range); }, help)
+      ->type_name("X");
+}
+
+/// An option that takes several whole numbers, separated by commas.
+CLI::Option* add_counts(CLI::App& app, const std::string& name, std::vector<std::int64_t>& target,
+                        Range<std::int64_t> range, const std::string& help);
+
+/// An option that takes several finite numbers, separated by commas.
+CLI::Option* add_reals(CLI::App& app, const std::string& name, std::vector<double>& target, Range<double> range,
+                       const std::string& help);
+
+/// An option that takes one of `choices` by its name_of(), in any case, with hyphens or underscores. The names are
+/// listed behind `help`.
+template <class Enum>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Enum& target, const std::vector<Enum>& choices,
+                        const std::string& help) {
+  std::vector<std::string> names;
+  for (const Enum choice : choices) names.emplace_back(name_of(choice));
+  const auto choose = [&target, name, choices, names](const std::string& value) {
+    const auto wanted = [&](const std::string& known) { return normalised(known) == normalised(value); };
+    const auto found = std::find_if(names.begin(), names.end(), wanted);
+    if (found == names.end()) {
+      throw CLI::ValidationError(name, text("there is no \"", value, "\": take ", listed(names)));
+    }
+    target = choices[static_cast<std::size_t>(found - names.begin())];
+  };
+  return app.add_option_function<std::string>(name, choose, text(help, ": ", listed(names)))->type_name("NAME");
+}
+
+}  // namespace lockstep
