@@ -1,0 +1,272 @@
+#include "runtime/train/flat_state.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
+#include <ATen/ops/sub.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "runtime/plan/error.hpp"
+#include "runtime/train/tensor_types.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t boundary_bytes = 64;
+constexpr std::int64_t least_block_elements = 1024;
+constexpr std::int64_t most_blocks = 2048;
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+bool is_flat_type(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
+
+std::uint32_t version_of(const at::Tensor& tensor) { return static_cast<std::uint32_t>(tensor._version()); }
+
+/// Names, types and shapes: what all ranks must agree on.
+std::string signature_of(const std::vector<FlatGroup>& groups, const std::vector<LooseTensor>& loose) {
+  std::ostringstream signature;
+  for (const FlatGroup& group : groups)
+    for (const FlatEntry& entry : group.entries)
+      signature << entry.name << ' ' << entry.tensor.scalar_type() << entry.tensor.sizes() << entry.trainable << '\n';
+  for (const LooseTensor& item : loose) signature << item.name << ' ' << item.tensor.scalar_type() << item.tensor.sizes() << '\n';
+  return signature.str();
+}
+
+void broadcast_tensor(Communicator& communicator, const at::Tensor& contiguous) {
+  communicator.broadcast({static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()}, 0);
+}
+
+}  // namespace
+
+Slice FlatGroup::parameter_slice() const {
+  const std::int64_t limit = parameter_blocks * layout.block_elements;
+  const Slice mine = slice();
+  return {std::min(mine.begin, limit), std::min(mine.end, limit)};
+}
+
+FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int num_slots) {
+  collect(module);
+  lay_out();
+  const std::string signature = signature_of(groups_, loose_);
+  const std::string of_root = broadcast_text(communicator, signature);
+  agree(communicator, [&] {
+    if (signature != of_root)
+      throw Error(ErrorKind::do_not_requeue,
+                  text("rank ", communicator.rank(), " built another model than rank 0 (names, types or shapes "
+                       "differ, so gradients cannot be added up): build the model from the options alone on every rank"));
+  });
+  allocate(communicator, num_slots);
+}
+
+FlatState::~FlatState() {
+  const at::NoGradGuard no_grad;
+  for (FlatGroup& group : groups_)
+    for (FlatEntry& entry : group.entries)
+      if (entry.is_parameter) entry.tensor.set_data(entry.tensor.detach().clone());
+}
+
+void FlatState::collect(torch::nn::Module& module) {
+  std::map<at::ScalarType, std::size_t> group_of_type;
+  std::map<const void*, std::string> first_name;
+  std::map<std::string, std::vector<std::string>> aliases;
+  const auto is_first = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto [found, inserted] = first_name.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (!inserted) aliases[found->second].push_back(name);
+    return inserted;
+  };
+  const auto group_for = [&](at::ScalarType type) -> FlatGroup& {
+    const auto [found, inserted] = group_of_type.emplace(type, groups_.size());
+    if (inserted) {
+      groups_.emplace_back();
+      groups_.back().layout.type = element_type_of(type, "");
+    }
+    return groups_[found->second];
+  };
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_parameter) {
+    if (!is_first(name, tensor)) return;
+    element_type_of(tensor.scalar_type(), name);
+    const bool trainable = is_parameter && tensor.requires_grad();
+    if (trainable && !is_flat_type(tensor.scalar_type()))
+      throw Error(ErrorKind::do_not_requeue,
+                  text("parameter '", name, "' has the type ", c10::toString(tensor.scalar_type()),
+                       " (master weights are float32 or float64): keep the model in float32 and choose the precision "
+                       "of the computation with --precision, or freeze the parameter"));
+    if (is_flat_type(tensor.scalar_type())) {
+      group_for(tensor.scalar_type()).entries.push_back({name, {}, tensor, 0, is_parameter, trainable, trainable});
+    } else {
+      loose_.push_back({name, {}, tensor, is_parameter, 0, {}});
+    }
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value(), true);
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value(), false);
+  for (FlatGroup& group : groups_)
+    for (FlatEntry& entry : group.entries) entry.aliases = aliases[entry.name];
+  for (LooseTensor& item : loose_) item.aliases = aliases[item.name];
+}
+
+void FlatState::lay_out() {
+  for (FlatGroup& group : groups_) {
+    const auto boundary = boundary_bytes / static_cast<std::int64_t>(size_of(group.layout.type));
+    std::int64_t total = 0;
+    for (const FlatEntry& entry : group.entries) total += rounded_up(entry.tensor.numel(), boundary);
+    std::int64_t block = least_block_elements;
+    while (block * most_blocks < total) block *= 2;
+    std::int64_t end = 0;
+    const auto place = [&](bool parameters) {
+      for (FlatEntry& entry : group.entries) {
+        if (entry.is_parameter != parameters) continue;
+        entry.offset = end;
+        end += rounded_up(entry.tensor.numel(), boundary);
+      }
+      end = rounded_up(end, block);
+    };
+    place(true);
+    group.parameter_blocks = end / block;
+    place(false);
+    group.layout.block_elements = block;
+    group.layout.num_blocks = end / block;
+  }
+}
+
+void FlatState::allocate(Communicator& communicator, int num_slots) {
+  const at::NoGradGuard no_grad;
+  for (FlatGroup& group : groups_) {
+    const at::ScalarType type = scalar_type_of(group.layout.type);
+    group.layout.num_slots = num_slots;
+    group.exchange = communicator.make_exchange(group.layout);
+    group.weights = view_of(group.exchange->weights(), {group.layout.num_elements()}, type);
+    const auto views_into = [&](std::byte* base) {
+      std::vector<at::Tensor> views;
+      for (const FlatEntry& entry : group.entries) {
+        std::byte* first = base + static_cast<std::size_t>(entry.offset) * size_of(group.layout.type);
+        views.push_back(view_of(first, entry.tensor.sizes(), type));
+      }
+      return views;
+    };
+    group.weight_views = views_into(group.exchange->weights());
+    for (int slot = 0; slot < num_slots; ++slot) {
+      group.slots.push_back(view_of(group.exchange->gradient_slot(slot), {group.layout.num_elements()}, type));
+      group.slot_views.push_back(views_into(group.exchange->gradient_slot(slot)));
+    }
+    // Rank 0's values, put together once; each rank writes its slice and the exchange makes it everybody's.
+    at::Tensor values = at::zeros({group.layout.num_elements()}, type);
+    for (const FlatEntry& entry : group.entries)
+      values.narrow(0, entry.offset, entry.tensor.numel()).view(entry.tensor.sizes()).copy_(entry.tensor.detach());
+    broadcast_tensor(communicator, values);
+    const Slice mine = group.slice();
+    group.weights.narrow(0, mine.begin, mine.size()).copy_(values.narrow(0, mine.begin, mine.size()));
+    group.exchange->publish_weights();
+    for (std::size_t i = 0; i < group.entries.size(); ++i)
+      if (group.entries[i].is_parameter) group.entries[i].tensor.set_data(group.weight_views[i]);
+  }
+  for (LooseTensor& item : loose_) {
+    at::Tensor values = item.tensor.detach().contiguous();
+    broadcast_tensor(communicator, values);
+    item.tensor.detach().copy_(values);
+  }
+  refresh();
+}
+
+void FlatState::refresh() {
+  const at::NoGradGuard no_grad;
+  for (FlatGroup& group : groups_) {
+    for (std::size_t i = 0; i < group.entries.size(); ++i) {
+      FlatEntry& entry = group.entries[i];
+      if (entry.is_parameter) continue;
+      entry.tensor.copy_(group.weight_views[i]);
+      entry.buffer_version = version_of(entry.tensor);
+    }
+  }
+  for (LooseTensor& item : loose_) {
+    item.committed = item.tensor.detach().clone();
+    item.version = version_of(item.tensor);
+  }
+}
+
+void FlatState::restore_buffers() {
+  const at::NoGradGuard no_grad;
+  for (FlatGroup& group : groups_) {
+    for (std::size_t i = 0; i < group.entries.size(); ++i) {
+      FlatEntry& entry = group.entries[i];
+      if (entry.is_parameter) {
+        entry.tensor.mutable_grad().reset();
+      } else if (version_of(entry.tensor) != entry.buffer_version) {
+        entry.tensor.copy_(group.weight_views[i]);
+        entry.buffer_version = version_of(entry.tensor);
+      }
+    }
+  }
+  for (LooseTensor& item : loose_) {
+    if (version_of(item.tensor) == item.version) continue;
+    item.tensor.copy_(item.committed);
+    item.version = version_of(item.tensor);
+  }
+}
+
+void FlatState::deposit_entry(FlatGroup& group, std::size_t index, const TreeAccumulator::Deposit& where,
+                              double buffer_weight) {
+  FlatEntry& entry = group.entries[index];
+  const at::Tensor& into = group.slot_views[static_cast<std::size_t>(where.slot)][index];
+  if (entry.is_parameter) {
+    if (!entry.trainable) return;
+    at::Tensor& gradient = entry.tensor.mutable_grad();
+    if (!gradient.defined()) {
+      if (!where.add) into.zero_();
+      return;
+    }
+    const at::Tensor values = gradient.is_sparse() ? gradient.to_dense() : gradient;
+    where.add ? into.add_(values) : into.copy_(values);
+    gradient.reset();
+    return;
+  }
+  // A buffer brings what the forward pass added to it, so that one that did not change keeps its bits.
+  if (version_of(entry.tensor) == entry.buffer_version) {
+    if (!where.add) into.zero_();
+    return;
+  }
+  at::Tensor change = entry.tensor.detach() - group.weight_views[index];
+  if (buffer_weight != 1.0) change.mul_(buffer_weight);
+  where.add ? into.add_(change) : into.copy_(change);
+}
+
+std::vector<double> FlatState::deposit(const TreeAccumulator::Deposit& where, double buffer_weight) {
+  const at::NoGradGuard no_grad;
+  for (FlatGroup& group : groups_) {
+    for (std::size_t i = 0; i < group.entries.size(); ++i) deposit_entry(group, i, where, buffer_weight);
+    for (const int slot : where.merge) {
+      const auto left = static_cast<std::size_t>(slot);
+      group.slots[left].add_(group.slots[left + 1]);
+    }
+  }
+  std::vector<double> counts;
+  for (const LooseTensor& item : loose_) {
+    counts.push_back(0.0);
+    if (version_of(item.tensor) == item.version || at::equal(item.tensor, item.committed)) continue;
+    const bool is_counter = !item.is_parameter && at::isIntegralType(item.tensor.scalar_type(), false);
+    const at::Tensor change = is_counter ? item.tensor - item.committed : at::Tensor();
+    if (!is_counter || change.min().item<double>() != change.max().item<double>() || change.max().item<double>() != 1.0)
+      throw Error(ErrorKind::do_not_requeue,
+                  text("buffer '", item.name, "' (", c10::toString(item.tensor.scalar_type()),
+                       ") changed during the forward pass in a way that has no meaning over several micro-batches "
+                       "(floating buffers are averaged, integer ones may count up by one): keep such state outside of "
+                       "the module, or make it a floating buffer"));
+    counts.back() = 1.0;
+  }
+  return counts;
+}
+
+void FlatState::publish(const std::vector<double>& counts) {
+  const at::NoGradGuard no_grad;
+  for (FlatGroup& group : groups_) group.exchange->publish_weights();
+  restore_buffers();
+  for (std::size_t i = 0; i < loose_.size(); ++i)
+    if (counts[i] != 0.0) loose_[i].tensor.add_(1);
+  refresh();
+}
+
+}  // namespace lockstep

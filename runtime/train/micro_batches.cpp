@@ -1,0 +1,136 @@
+#include "runtime/train/micro_batches.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "runtime/plan/coverage.hpp"
+#include "runtime/plan/node_sums.hpp"
+
+namespace lockstep {
+namespace {
+
+void seed_generator(std::uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+bool is_all_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
+
+}  // namespace
+
+GeneratorGuard::GeneratorGuard() {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  state_ = generator.get_state();
+}
+
+GeneratorGuard::~GeneratorGuard() {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state_);
+}
+
+MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data, FlatState& state,
+                                   Settings settings)
+    : module_(module), loss_(std::move(loss)), data_(data), state_(state), settings_(settings) {}
+
+Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& step, std::int64_t micro_batch,
+                                     double loss_scale, bool overflow_drill, std::uint64_t& sample_mark) {
+  const std::int64_t size = plan.batch().micro_batch_size;
+  const std::int64_t first = step.first_sample + micro_batch * size;
+  std::vector<std::int64_t> ids(
+      static_cast<std::size_t>(std::min(size, step.first_sample + step.num_samples - first)));
+  plan.sample_ids(step.epoch, first, ids);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    sample_mark += lockstep::sample_mark(step.epoch, first + static_cast<std::int64_t>(i), ids[i]);
+
+  state_.restore_buffers();
+  seed_generator(micro_batch_seed(settings_.seed, step.step, micro_batch));
+  const Batch batch = data_.get(ids);
+  Loss loss = [&] {
+    const AutocastGuard autocast(settings_.precision, at::kCPU);
+    return loss_(batch);
+  }();
+  // A short micro-batch weighs each of its samples like a full one; a weighted sum is divided once, at the end.
+  const double share = loss.weight ? 1.0 : static_cast<double>(ids.size()) / static_cast<double>(size);
+  const bool is_double = loss.value.scalar_type() == at::kDouble;
+  const at::Tensor value = is_double ? loss.value : loss.value.to(at::kFloat);
+  value.backward(at::scalar_tensor(loss_scale * share, value.options()));
+  if (overflow_drill && micro_batch + 1 == step.num_micro_batches) {
+    const at::NoGradGuard no_grad;
+    for (FlatGroup& group : state_.groups())
+      for (FlatEntry& entry : group.entries)
+        if (entry.trainable && entry.tensor.grad().defined() && entry.tensor.numel() > 0) {
+          entry.tensor.mutable_grad().view(-1)[0] = std::numeric_limits<double>::infinity();
+          return loss;
+        }
+  }
+  return loss;
+}
+
+MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& step, LeafRange share,
+                                     double loss_scale, bool overflow_drill) {
+  MicroBatchSums sums;
+  sums.counter_counts.assign(state_.loose().size(), 0.0);
+  NodeSums losses(step.num_micro_batches, share);
+  NodeSums weights(step.num_micro_batches, share);
+  TreeAccumulator accumulator(step.num_micro_batches, share);
+  const auto micro_batch_size = static_cast<double>(plan.batch().micro_batch_size);
+  try {
+    for (std::int64_t index = share.begin; index < share.end; ++index) {
+      const Loss loss = differentiate(plan, step, index, loss_scale, overflow_drill, sums.sample_mark);
+      const std::int64_t samples =
+          std::min(plan.batch().micro_batch_size, step.num_samples - index * plan.batch().micro_batch_size);
+      const auto num_samples = static_cast<double>(samples);
+      const auto kind = loss.weight ? MicroBatchSums::LossKind::weighted : MicroBatchSums::LossKind::mean;
+      if (sums.loss_kind != MicroBatchSums::LossKind::none && sums.loss_kind != kind)
+        throw Error(ErrorKind::do_not_requeue,
+                    "the loss function gave a mean for one micro-batch and a weighted sum for another (they cannot be "
+                    "added up): always return the same kind");
+      sums.loss_kind = kind;
+      const double value = loss.value.item<double>();
+      losses.add(loss.weight ? value : value * num_samples);
+      weights.add(loss.weight ? *loss.weight : num_samples);
+      const std::vector<double> counts = state_.deposit(accumulator.next(), num_samples / micro_batch_size);
+      for (std::size_t i = 0; i < counts.size(); ++i) sums.counter_counts[i] = std::max(sums.counter_counts[i], counts[i]);
+    }
+  } catch (const Error& error) {
+    sums.failure = error;
+  } catch (const std::exception& error) {
+    sums.failure.emplace(ErrorKind::do_not_requeue, text("step ", step.step, ": ", error.what()));
+  }
+  sums.loss_nodes = losses.values();
+  sums.weight_nodes = weights.values();
+  return sums;
+}
+
+std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const TrainingPlan& plan,
+                                                                           const StepPlan& step, LeafRange share,
+                                                                           double loss_scale, bool overflow_drill) {
+  for (std::int64_t index = share.begin; index < share.end; ++index) {
+    std::uint64_t unused = 0;
+    const Loss loss = differentiate(plan, step, index, loss_scale, overflow_drill, unused);
+    if (!std::isfinite(loss.value.item<double>())) return Culprit{index, "the loss"};
+    for (const FlatGroup& group : state_.groups())
+      for (const FlatEntry& entry : group.entries)
+        if (entry.trainable && entry.tensor.grad().defined() && !is_all_finite(entry.tensor.grad()))
+          return Culprit{index, "the gradient of " + entry.name};
+    for (const FlatGroup& group : state_.groups())
+      for (const FlatEntry& entry : group.entries)
+        if (!entry.is_parameter && !is_all_finite(entry.tensor)) return Culprit{index, "buffer " + entry.name};
+  }
+  return std::nullopt;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/error.hpp"
+#include "runtime/plan/training_plan.hpp"
+#include "runtime/train/dataset.hpp"
+#include "runtime/train/flat_state.hpp"
+#include "runtime/train/loss.hpp"
+#include "runtime/train/precision.hpp"
+
+namespace lockstep {
+
+/// What a rank's micro-batches of one step add up to; the gradients are in the state's slots.
+struct MicroBatchSums {
+  enum class LossKind { none, mean, weighted };
+
+  std::vector<double> loss_nodes;      ///< summed losses, per covering node of the rank's share
+  std::vector<double> weight_nodes;    ///< what they are divided by
+  std::vector<double> counter_counts;  ///< by how much each loose counter went up
+  LossKind loss_kind = LossKind::none;
+  std::uint64_t sample_mark = 0;       ///< of the samples this rank read (coverage)
+  std::optional<Error> failure;        ///< what a micro-batch threw; the rest of the share was not run
+};
+
+/// Runs a rank's share of a step: forward, backward, gradients into the flat slots in tree order.
+/// Local: no call communicates. Everything given must outlive it.
+class MicroBatchRunner {
+ public:
+  struct Settings {
+    std::uint64_t seed = 0;
+    Precision precision = Precision::fp32;
+  };
+
+  MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data, FlatState& state,
+                   Settings settings);
+
+  /// `loss_scale` multiplies the loss before the backward pass. `overflow_drill` makes the gradient of the step's
+  /// last micro-batch infinite, on the rank that runs it.
+  MicroBatchSums run(const TrainingPlan& plan, const StepPlan& step, LeafRange share, double loss_scale,
+                     bool overflow_drill);
+
+  /// The first micro-batch of `share` whose gradient (or loss) is not finite, found by running the share again; what
+  /// was not finite is named. For messages only: it overwrites slot 0.
+  struct Culprit {
+    std::int64_t micro_batch = -1;
+    std::string tensor;
+  };
+  std::optional<Culprit> first_nonfinite(const TrainingPlan& plan, const StepPlan& step, LeafRange share,
+                                         double loss_scale, bool overflow_drill);
+
+ private:
+  /// Forward and backward of one micro-batch; gradients stay in the module's tensors.
+  Loss differentiate(const TrainingPlan& plan, const StepPlan& step, std::int64_t micro_batch, double loss_scale,
+                     bool overflow_drill, std::uint64_t& sample_mark);
+
+  torch::nn::Module& module_;
+  LossFunction loss_;
+  const Dataset& data_;
+  FlatState& state_;
+  Settings settings_;
+};
+
+/// Puts LibTorch's default generator back to where it was: training and evaluation seed it for each micro-batch.
+class GeneratorGuard {
+ public:
+  GeneratorGuard();
+  ~GeneratorGuard();
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+
+ private:
+  at::Tensor state_;
+};
+
+}  // namespace lockstep

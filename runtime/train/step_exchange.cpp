@@ -1,0 +1,207 @@
+#include "runtime/train/step_exchange.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "runtime/plan/node_sums.hpp"
+#include "runtime/train/tensor_types.hpp"
+
+namespace lockstep {
+namespace {
+
+/// In eight fixed lanes of double, so that compilers may use vectors and no float32 value can overflow the sum.
+template <class T>
+[[gnu::always_inline]] inline double sum_in_lanes(const T* values, std::int64_t count) {
+  std::array<double, 8> lanes{};
+  for (std::int64_t i = 0; i < count; i += 8)
+    for (std::size_t lane = 0; lane < 8; ++lane) {
+      const auto value = static_cast<double>(values[i + static_cast<std::int64_t>(lane)]);
+      lanes[lane] += value * value;
+    }
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+// The wider instructions hold more lanes at once; each lane's additions, and so the bits, are the same.
+[[gnu::target_clones("avx2", "default")]] double sum_of_squares(const float* values, std::int64_t count) {
+  return sum_in_lanes(values, count);
+}
+
+[[gnu::target_clones("avx2", "default")]] double sum_of_squares(const double* values, std::int64_t count) {
+  return sum_in_lanes(values, count);
+}
+
+double sum_of_squares(const at::Tensor& slice, std::int64_t begin, std::int64_t count) {
+  return slice.scalar_type() == at::kFloat ? sum_of_squares(slice.const_data_ptr<float>() + begin, count)
+                                           : sum_of_squares(slice.const_data_ptr<double>() + begin, count);
+}
+
+/// The blocks of parameters that `rank` owns.
+LeafRange parameter_blocks_of(const FlatGroup& group, int num_ranks, int rank) {
+  const LeafRange blocks = share_of(group.layout.num_blocks, num_ranks, rank);
+  return {std::min(blocks.begin, group.parameter_blocks), std::min(blocks.end, group.parameter_blocks)};
+}
+
+/// The scalars one rank brings, as they travel.
+struct Header {
+  std::int64_t failed = 0;
+  std::int64_t stop = 0;
+  std::int64_t save = 0;
+  std::int64_t save_durable = 0;
+  std::int64_t loss_kind = 0;
+  std::int64_t buffers_finite = 1;
+  std::uint64_t sample_mark = 0;
+};
+
+void append(std::vector<std::byte>& bytes, const void* data, std::size_t size) {
+  const auto* first = static_cast<const std::byte*>(data);
+  bytes.insert(bytes.end(), first, first + size);
+}
+
+void append(std::vector<std::byte>& bytes, const std::vector<double>& values) {
+  append(bytes, values.data(), values.size() * sizeof(double));
+}
+
+/// Takes values off the front of a message.
+class Taker {
+ public:
+  explicit Taker(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  Header header() {
+    Header value;
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_ = bytes_.subspan(sizeof value);
+    return value;
+  }
+  void doubles(int count, std::vector<double>& into) {
+    const std::size_t old = into.size();
+    into.resize(old + static_cast<std::size_t>(count));
+    std::memcpy(into.data() + old, bytes_.data(), static_cast<std::size_t>(count) * sizeof(double));
+    bytes_ = bytes_.subspan(static_cast<std::size_t>(count) * sizeof(double));
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
+
+StepExchange::StepExchange(FlatState& state, Communicator& communicator) : state_(state), communicator_(communicator) {
+  for (const FlatGroup& group : state_.groups()) {
+    slices_.push_back(at::zeros({group.slice().size()}, scalar_type_of(group.layout.type)));
+    std::vector<LeafRange> shares;
+    for (int rank = 0; rank < communicator_.num_ranks(); ++rank)
+      shares.push_back(parameter_blocks_of(group, communicator_.num_ranks(), rank));
+    norm_programs_.push_back(make_tree_program(group.parameter_blocks, shares));
+  }
+}
+
+const TreeProgram& StepExchange::program_for(const BatchPlan& plan, const StepPlan& step) {
+  const auto found = programs_.find(step.num_samples);
+  if (found != programs_.end()) return found->second;
+  std::vector<LeafRange> shares;
+  for (int rank = 0; rank < communicator_.num_ranks(); ++rank) shares.push_back(plan.share(step.num_samples, rank));
+  return programs_.emplace(step.num_samples, make_tree_program(step.num_micro_batches, shares)).first->second;
+}
+
+StepTotals StepExchange::reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums,
+                                double loss_scale, const StepFlags& flags) {
+  const TreeProgram& program = program_for(plan, step);
+  Header mine;
+  mine.failed = sums.failure.has_value();
+  mine.stop = flags.stop;
+  mine.save = flags.save;
+  mine.save_durable = flags.save_durable;
+  mine.loss_kind = static_cast<std::int64_t>(sums.loss_kind);
+  mine.sample_mark = sums.sample_mark;
+
+  std::vector<std::vector<double>> norm_nodes;
+  for (std::size_t g = 0; g < state_.groups().size(); ++g) {
+    FlatGroup& group = state_.groups()[g];
+    group.exchange->reduce_slice(program, static_cast<std::byte*>(slices_[g].data_ptr()));
+    const LeafRange blocks = parameter_blocks_of(group, communicator_.num_ranks(), communicator_.rank());
+    const std::int64_t block = group.layout.block_elements;
+    NodeSums squares(group.parameter_blocks, blocks);
+    for (std::int64_t i = 0; i < blocks.size(); ++i) squares.add(sum_of_squares(slices_[g], i * block, block));
+    norm_nodes.push_back(squares.values());
+    const std::int64_t buffers_begin = group.parameter_slice().size();
+    const double buffer_squares = sum_of_squares(slices_[g], buffers_begin, group.slice().size() - buffers_begin);
+    if (!std::isfinite(buffer_squares)) mine.buffers_finite = 0;
+  }
+
+  std::vector<std::byte> message;
+  append(message, &mine, sizeof mine);
+  append(message, sums.counter_counts);
+  append(message, sums.loss_nodes);
+  append(message, sums.weight_nodes);
+  for (const std::vector<double>& nodes : norm_nodes) append(message, nodes);
+
+  const auto num_counters = static_cast<int>(sums.counter_counts.size());
+  std::vector<std::size_t> counts;
+  std::size_t total = 0;
+  for (int rank = 0; rank < communicator_.num_ranks(); ++rank) {
+    int num_doubles = num_counters + 2 * program.nodes_of_rank[static_cast<std::size_t>(rank)];
+    for (const TreeProgram& norm : norm_programs_) num_doubles += norm.nodes_of_rank[static_cast<std::size_t>(rank)];
+    counts.push_back(sizeof(Header) + static_cast<std::size_t>(num_doubles) * sizeof(double));
+    total += counts.back();
+  }
+  std::vector<std::byte> all(total);
+  communicator_.all_gather(message, counts, all);
+
+  StepTotals totals;
+  totals.counter_counts.assign(sums.counter_counts.size(), 0.0);
+  totals.flags.save_durable = true;
+  std::vector<double> losses;
+  std::vector<double> weights;
+  std::vector<std::vector<double>> norms(norm_programs_.size());
+  bool failed = false;
+  std::int64_t loss_kind = 0;
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    Taker taker(std::span<const std::byte>(all).subspan(begin, counts[rank]));
+    begin += counts[rank];
+    const Header header = taker.header();
+    failed = failed || header.failed != 0;
+    if (header.loss_kind != 0 && loss_kind != 0 && header.loss_kind != loss_kind) failed = true;
+    if (header.loss_kind != 0) loss_kind = header.loss_kind;
+    totals.flags.stop |= header.stop != 0;
+    totals.flags.save |= header.save != 0;
+    totals.flags.save_durable &= header.save_durable != 0;
+    totals.finite &= header.buffers_finite != 0;
+    totals.sample_mark += header.sample_mark;
+    std::vector<double> counters;
+    taker.doubles(num_counters, counters);
+    for (std::size_t i = 0; i < counters.size(); ++i) totals.counter_counts[i] = std::max(totals.counter_counts[i], counters[i]);
+    taker.doubles(program.nodes_of_rank[rank], losses);
+    taker.doubles(program.nodes_of_rank[rank], weights);
+    for (std::size_t g = 0; g < norms.size(); ++g) taker.doubles(norm_programs_[g].nodes_of_rank[rank], norms[g]);
+  }
+  if (failed)
+    agree(communicator_, [&] {
+      if (sums.failure) throw *sums.failure;
+      if (loss_kind != static_cast<std::int64_t>(sums.loss_kind) && sums.loss_kind != MicroBatchSums::LossKind::none)
+        throw Error(ErrorKind::do_not_requeue,
+                    "the loss function gave a mean on one rank and a weighted sum on another (they cannot be added "
+                    "up): always return the same kind");
+    });
+
+  const double weight = program.evaluate(weights);
+  const bool weighted = loss_kind == static_cast<std::int64_t>(MicroBatchSums::LossKind::weighted);
+  totals.loss = weight == 0.0 ? 0.0 : program.evaluate(losses) / weight;
+  totals.loss_finite = std::isfinite(totals.loss);
+  totals.buffer_factor = static_cast<double>(plan.micro_batch_size) / static_cast<double>(step.num_samples);
+  const double mean_factor = weighted ? (weight == 0.0 ? 0.0 : 1.0 / weight) : totals.buffer_factor;
+  totals.gradient_factor = mean_factor / loss_scale;
+  double squares = 0.0;
+  for (std::size_t g = 0; g < norms.size(); ++g) squares += norm_programs_[g].evaluate(norms[g]);
+  totals.gradient_norm = std::sqrt(squares) * totals.gradient_factor;
+  totals.finite = totals.finite && std::isfinite(squares) && totals.loss_finite;
+  return totals;
+}
+
+}  // namespace lockstep

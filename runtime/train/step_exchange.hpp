@@ -1,0 +1,59 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "runtime/plan/communicator.hpp"
+#include "runtime/plan/training_plan.hpp"
+#include "runtime/train/flat_state.hpp"
+#include "runtime/train/micro_batches.hpp"
+
+namespace lockstep {
+
+/// What a rank wants the others to know at a step boundary. Rides on the step's scalar collective, so it is free.
+struct StepFlags {
+  bool stop = false;          ///< a signal, a deadline or an operator asks to stop: any rank counts
+  bool save = false;          ///< a checkpoint is wanted now: any rank counts
+  bool save_durable = false;  ///< this rank's part of the pending checkpoint is written: all ranks count
+};
+
+/// The totals of a step, the same bits on all ranks and on any number of them.
+struct StepTotals {
+  double loss = 0.0;             ///< mean over the samples (or over the weights)
+  double gradient_norm = 0.0;    ///< global, unscaled, before clipping; inf or nan when not finite
+  bool finite = true;            ///< gradients, loss and buffers
+  bool loss_finite = true;
+  double gradient_factor = 1.0;  ///< turns the sliced sums into the mean gradient
+  double buffer_factor = 1.0;
+  std::vector<double> counter_counts;
+  std::uint64_t sample_mark = 0;
+  StepFlags flags;
+};
+
+/// Adds up a step over the ranks: gradients into the owners' slices, scalars in one small collective.
+class StepExchange {
+ public:
+  /// State and communicator must outlive it.
+  StepExchange(FlatState& state, Communicator& communicator);
+
+  /// **Collective.** Throws on all ranks what any rank's micro-batches threw.
+  StepTotals reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums, double loss_scale,
+                    const StepFlags& flags);
+
+  /// This rank's slice of the summed gradients (and buffer changes) of each group; valid after reduce().
+  std::vector<at::Tensor>& slices() { return slices_; }
+
+ private:
+  const TreeProgram& program_for(const BatchPlan& plan, const StepPlan& step);
+
+  FlatState& state_;
+  Communicator& communicator_;
+  std::vector<at::Tensor> slices_;
+  std::vector<TreeProgram> norm_programs_;  ///< per group, over its parameter blocks
+  std::map<std::int64_t, TreeProgram> programs_;  ///< by number of samples of the step
+};
+
+}  // namespace lockstep

@@ -1,0 +1,334 @@
+#include "runtime/train/trainer.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "runtime/plan/node_sums.hpp"
+#include "runtime/train/state_snapshot.hpp"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+TrainingPlan plan_for(const TrainerOptions& options, const Dataset& data, const Communicator& communicator,
+                      const CheckpointReader* resume_from) {
+  DataShape shape;
+  shape.num_samples = data.num_samples();
+  return resume_from ? TrainingPlan::resumed(options.plan, shape, communicator.num_ranks(), resume_from->attributes())
+                     : TrainingPlan::fresh(options.plan, shape, communicator.num_ranks());
+}
+
+LossScaler scaler_for(TrainerOptions& options, const CheckpointReader* resume_from) {
+  options.loss_scaler.enabled = options.precision == Precision::fp16;
+  return resume_from ? LossScaler::resumed(options.loss_scaler, resume_from->attributes())
+                     : LossScaler(options.loss_scaler);
+}
+
+/// Gradient buffers that the busiest rank needs, in a full step and in any shorter one.
+int slots_for(const BatchPlan& plan) {
+  int slots = 1;
+  const std::int64_t most = plan.num_micro_batches(plan.global_batch_size);
+  for (std::int64_t leaves = 1; leaves <= most; ++leaves)
+    for (int rank = 0; rank < plan.num_ranks; ++rank)
+      slots = std::max(slots, TreeAccumulator::num_slots(leaves, share_of(leaves, plan.num_ranks, rank)));
+  return slots;
+}
+
+/// What must be equal for equal bits, beside the plan.
+AttributeGroup numerics_of(Precision precision) {
+  return {{"libtorch", std::string(TORCH_VERSION)},
+          {"cpu_capability", at::get_cpu_capability()},
+          {"intra_op_threads", std::int64_t{at::get_num_threads()}},
+          {"precision", name_of(precision)}};
+}
+
+std::string printed(const AttributeValue& value) {
+  if (const auto* words = std::get_if<std::string>(&value)) return *words;
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
+  return "?";
+}
+
+std::vector<std::string> numerics_notes(const AttributeTree& stored, const AttributeGroup& today) {
+  std::vector<std::string> notes;
+  const auto group = stored.find("numerics");
+  if (group == stored.end()) return notes;
+  for (const auto& [name, value] : today) {
+    const auto before = group->second.find(name);
+    if (before != group->second.end() && before->second != value)
+      notes.push_back(text(name, " was ", printed(before->second), ", is ", printed(value),
+                           ": the run goes on, but its bits may differ from those of an unbroken one"));
+  }
+  return notes;
+}
+
+/// Puts every submodule into evaluation mode, and back to the mode it was in.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module) {
+    for (const auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
+    module.eval();
+  }
+  ~EvaluationMode() {
+    for (const auto& [part, training] : modes_) part->train(training);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+bool asked(const std::function<bool()>& question) { return question && question(); }
+
+void tell(const TrainerEvents& events, const std::string& message) {
+  if (events.on_message) events.on_message(message);
+}
+
+}  // namespace
+
+Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& data, TrainerOptions options,
+                 Communicator& communicator, CheckpointReader* resume_from)
+    : module_(module),
+      loss_(std::move(loss)),
+      options_(std::move(options)),
+      communicator_(communicator),
+      plan_(plan_for(options_, data, communicator, resume_from)),
+      scaler_(scaler_for(options_, resume_from)),
+      state_(module, communicator, slots_for(plan_.batch())),
+      optimizer_(state_, options_.optimizer, options_.parameter_groups),
+      micro_batches_(module, loss_, data, state_, {options_.plan.seed, options_.precision}),
+      exchange_(state_, communicator) {
+  if (!resume_from) return;
+  restore_state(*resume_from, state_, optimizer_, communicator_);
+  saved_step_ = plan_.progress().steps_taken;
+  resume_notes_ = numerics_notes(resume_from->attributes(), numerics_of(options_.precision));
+}
+
+Trainer::~Trainer() = default;
+
+StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events) {
+  const GeneratorGuard generator;
+  const Clock::time_point start = Clock::now();
+  StepReport report;
+  report.plan = plan_.next_step();
+  const StepPlan& step = report.plan;
+  const LeafRange share = plan_.batch().share(step.num_samples, communicator_.rank());
+  for (report.attempts = 1;; ++report.attempts) {
+    const bool drill = report.attempts == 1 && options_.overflow_drill_steps.count(step.step) != 0;
+    const double scale = scaler_.scale();
+    const MicroBatchSums sums = micro_batches_.run(plan_, step, share, scale, drill);
+    const StepTotals totals = exchange_.reduce(plan_.batch(), step, sums, scale, mine);
+    agreed_ = totals.flags;
+    report.loss = totals.loss;
+    report.gradient_norm = totals.gradient_norm;
+    report.loss_scale = scale;
+    report.applied = totals.finite;
+    if (totals.finite) {
+      apply(totals, step.learning_rate);
+      scaler_.update(false);
+      nonfinite_in_a_row_ = 0;
+    } else if (recover_from_nonfinite(step, totals, share, drill, events)) {
+      continue;
+    }
+    plan_.complete_step(totals.finite, report.attempts, totals.sample_mark);
+    report.seconds = seconds_since(start);
+    return report;
+  }
+}
+
+void Trainer::apply(const StepTotals& totals, double learning_rate) {
+  const at::NoGradGuard no_grad;
+  double factor = totals.gradient_factor;
+  // As torch.nn.utils.clip_grad_norm_.
+  if (options_.max_grad_norm > 0.0) factor *= std::min(1.0, options_.max_grad_norm / (totals.gradient_norm + 1e-6));
+  for (std::size_t g = 0; g < state_.groups().size(); ++g) {
+    FlatGroup& group = state_.groups()[g];
+    const Slice slice = group.slice();
+    const std::int64_t num_parameters = group.parameter_slice().size();
+    at::Tensor& sums = exchange_.slices()[g];
+    if (factor != 1.0) sums.narrow(0, 0, num_parameters).mul_(factor);
+    const std::int64_t num_buffers = slice.size() - num_parameters;
+    if (num_buffers > 0)
+      group.weights.narrow(0, slice.begin + num_parameters, num_buffers)
+          .add_(sums.narrow(0, num_parameters, num_buffers), totals.buffer_factor);
+  }
+  optimizer_.step(exchange_.slices(), learning_rate);
+  state_.publish(totals.counter_counts);
+}
+
+std::string Trainer::culprit_text(const StepPlan& step, LeafRange share, bool drill) {
+  const auto found = micro_batches_.first_nonfinite(plan_, step, share, scaler_.scale(), drill);
+  const std::string mine = found ? text("micro-batch ", found->micro_batch, ", ", found->tensor) : std::string();
+  state_.restore_buffers();
+  // Shares are dealt in order of the ranks, so the first rank that found one has the first micro-batch.
+  for (const std::string& of_rank : gather_texts(communicator_, mine))
+    if (!of_rank.empty()) return "first in " + of_rank;
+  return "only in the sum over the micro-batches";
+}
+
+bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, LeafRange share, bool drill,
+                                     const TrainerEvents& events) {
+  const std::string where = culprit_text(step, share, drill);
+  const auto fail = [&](const std::string& why, const std::string& next) {
+    throw Error(ErrorKind::do_not_requeue, text("step ", step.step, ": the gradients are not finite (", where, "; loss ",
+                                                totals.loss, "; ", why, "): ", next,
+                                                ". The newest checkpoint is as it was"));
+  };
+  if (scaler_.enabled()) {
+    const bool retry = options_.on_overflow == OverflowPolicy::retry;
+    if (retry && !totals.loss_finite)
+      fail("the loss itself is not finite, which no loss scale cures",
+           "look at the data of this step and lower the learning rate");
+    if (scaler_.at_minimum())
+      fail(text("the loss scale is at its minimum, ", scaler_.scale()),
+           "lower the learning rate, or use --precision bf16 or fp32");
+    const double before = scaler_.scale();
+    scaler_.update(true);
+    tell(events, text("step ", step.step, ": overflow at loss scale ", before, " (", where, "); scale ", before, " -> ",
+                      scaler_.scale(), retry ? ", computing the step again" : ", the update is dropped"));
+    return retry;
+  }
+  if (options_.on_nonfinite == NonfinitePolicy::error)
+    fail(text("--on-nonfinite is error, precision ", name_of(options_.precision)),
+         "look at the data of this step, lower the learning rate, or drop such steps with --on-nonfinite skip");
+  if (++nonfinite_in_a_row_ > options_.max_nonfinite)
+    fail(text(nonfinite_in_a_row_, " steps in a row, --max-nonfinite is ", options_.max_nonfinite),
+         "the model has diverged: go back to an older checkpoint with a lower learning rate");
+  tell(events, text("step ", step.step, ": gradients not finite (", where, "); the update is dropped, the schedule holds"));
+  return false;
+}
+
+std::map<std::string, double> Trainer::evaluate(const Dataset& data, const MetricFunction& metrics,
+                                                const std::function<bool()>& stop_requested) {
+  const at::NoGradGuard no_grad;
+  const GeneratorGuard generator;
+  const EvaluationMode mode(module_);
+  state_.restore_buffers();
+  const MetricFunction& measure = metrics ? metrics : metric_of(loss_);
+  const std::int64_t size = plan_.batch().micro_batch_size;
+  const std::int64_t num_batches = (data.num_samples() + size - 1) / size;
+  const int num_ranks = communicator_.num_ranks();
+  const LeafRange share = share_of(num_batches, num_ranks, communicator_.rank());
+  std::map<std::string, std::pair<NodeSums, NodeSums>> sums;
+  bool stopped = false;
+  agree(communicator_, [&] {
+    for (std::int64_t index = share.begin; index < share.end && !stopped; ++index) {
+      std::vector<std::int64_t> ids;
+      for (std::int64_t id = index * size; id < std::min((index + 1) * size, data.num_samples()); ++id) ids.push_back(id);
+      const Batch batch = data.get(ids);
+      const AutocastGuard autocast(options_.precision, at::kCPU);
+      for (const auto& [name, value] : measure(batch)) {
+        auto& [total, weight] = sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
+        total.add(value.sum);
+        weight.add(value.weight);
+      }
+      stopped = asked(stop_requested);
+    }
+  });
+
+  // A rank without a batch does not know the metrics' names; the first rank always has one.
+  std::string names;
+  for (const auto& [name, unused] : sums) names += name + '\n';
+  names = broadcast_text(communicator_, names);
+  std::vector<LeafRange> shares;
+  for (int rank = 0; rank < num_ranks; ++rank) shares.push_back(share_of(num_batches, num_ranks, rank));
+  const TreeProgram program = make_tree_program(num_batches, shares);
+  std::vector<std::size_t> counts;
+  for (const int nodes : program.nodes_of_rank) counts.push_back(static_cast<std::size_t>(nodes) * sizeof(double));
+  const auto total_of = [&](const std::vector<double>& mine) {
+    std::vector<double> nodes(static_cast<std::size_t>(program.num_inputs));
+    communicator_.all_gather(std::as_bytes(std::span(mine)), counts, std::as_writable_bytes(std::span(nodes)));
+    return program.evaluate(nodes);
+  };
+  std::map<std::string, double> results;
+  for (std::size_t begin = 0; begin < names.size();) {
+    const std::size_t end = names.find('\n', begin);
+    const std::string name = names.substr(begin, end - begin);
+    begin = end + 1;
+    const auto [total, weight] = sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
+    const double sum = total_of(total.values());
+    results[name] = sum / total_of(weight.values());
+  }
+  for (const std::string& of_rank : gather_texts(communicator_, stopped ? "stopped" : ""))
+    if (!of_rank.empty()) return {};
+  return results;
+}
+
+Snapshot Trainer::snapshot() {
+  Snapshot snapshot;
+  snapshot.step = plan_.progress().steps_taken;
+  plan_.store(snapshot.attributes);
+  snapshot.attributes["loss_scaler"] = scaler_.to_attributes();
+  snapshot.attributes["optimizer"] = optimizer_.to_attributes();
+  store_updates(state_, plan_.progress().steps_applied, snapshot.attributes["optimizer"]);
+  snapshot.attributes["numerics"] = numerics_of(options_.precision);
+  if (!options_.resolved_options.empty()) snapshot.attributes["options"] = options_.resolved_options;
+  snapshot.tensors = state_parts(state_, optimizer_, communicator_);
+  snapshot.aliases = state_aliases(state_);
+  return snapshot;
+}
+
+void Trainer::save(CheckpointStore& store, const RunControl& control) {
+  if (saved_step_ == plan_.progress().steps_taken) return;
+  const Clock::time_point start = Clock::now();
+  store.start_save(snapshot());
+  saved_step_ = plan_.progress().steps_taken;
+  if (control.on_saved) control.on_saved(seconds_since(start));
+}
+
+RunEnd Trainer::run(const RunControl& control, CheckpointStore* store) {
+  module_.train();
+  RunEnd end = RunEnd::finished;
+  Clock::time_point last_save = Clock::now();
+  for (std::int64_t taken = 0; !plan_.finished(); ++taken) {
+    if (control.stop_after_steps && taken >= *control.stop_after_steps) {
+      end = RunEnd::paused;
+      break;
+    }
+    const bool interval_over = control.save_interval_seconds > 0.0 && communicator_.rank() == 0 &&
+                               seconds_since(last_save) >= control.save_interval_seconds;
+    const StepFlags mine{asked(control.stop_requested), asked(control.save_requested) || interval_over,
+                         store != nullptr && store->part_is_durable()};
+    const StepReport report = take_step(mine, control.events);
+    if (control.events.on_step) control.events.on_step(report);
+    if (store && agreed_.save_durable) store->commit_save();
+
+    const std::int64_t steps = plan_.progress().steps_taken;
+    const bool epoch_over = plan_.progress().epoch != report.plan.epoch || plan_.finished();
+    bool stop = agreed_.stop;
+    const bool evaluation_due = epoch_over || (control.evaluation_steps > 0 && steps % control.evaluation_steps == 0);
+    if (control.evaluation_data && evaluation_due && !stop) {
+      const auto results = evaluate(*control.evaluation_data, control.metrics, control.stop_requested);
+      stop = results.empty();
+      if (const auto loss = results.find("loss"); loss != results.end()) plan_.observe_metric(loss->second);
+      if (!results.empty() && control.events.on_evaluation) control.events.on_evaluation(results);
+    }
+    const bool save_due = agreed_.save || (control.save_steps > 0 && steps % control.save_steps == 0) ||
+                          (control.save_at_epoch_end && epoch_over);
+    if (store && save_due) {
+      save(*store, control);
+      last_save = Clock::now();
+    }
+    if (stop && !plan_.finished()) {
+      end = RunEnd::stopped;
+      break;
+    }
+  }
+  if (store) {
+    save(*store, control);
+    store->finish();
+  }
+  return end;
+}
+
+}  // namespace lockstep

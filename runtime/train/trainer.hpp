@@ -1,0 +1,138 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/checkpoint_store.hpp"
+#include "runtime/plan/communicator.hpp"
+#include "runtime/plan/loss_scaler.hpp"
+#include "runtime/plan/training_plan.hpp"
+#include "runtime/train/loss.hpp"
+#include "runtime/train/precision.hpp"
+#include "runtime/train/sharded_optimizer.hpp"
+#include "runtime/train/step_exchange.hpp"
+
+namespace lockstep {
+
+/// What happens to a step whose fp16 gradients overflow: computed again at a lower loss scale, or dropped.
+enum class OverflowPolicy { retry, skip };
+
+/// What happens to a step whose fp32 or bf16 gradients are not finite.
+enum class NonfinitePolicy { error, skip };
+
+struct TrainerOptions {
+  PlanOptions plan;
+  OptimizerOptions optimizer;
+  std::vector<ParameterGroup> parameter_groups;
+  Precision precision = Precision::fp32;
+  LossScalerOptions loss_scaler;               ///< used with fp16
+  double max_grad_norm = 0.0;                  ///< global norm that gradients are clipped to; 0: not clipped
+  OverflowPolicy on_overflow = OverflowPolicy::retry;
+  NonfinitePolicy on_nonfinite = NonfinitePolicy::error;
+  std::int64_t max_nonfinite = 3;              ///< steps in a row that NonfinitePolicy::skip may drop
+  std::set<std::int64_t> overflow_drill_steps; ///< steps whose first attempt is made to overflow (a drill)
+  AttributeGroup resolved_options;             ///< stored as they are, for people
+};
+
+/// A step that is over.
+struct StepReport {
+  StepPlan plan;
+  double loss = 0.0;           ///< mean of the step
+  double gradient_norm = 0.0;  ///< unscaled, before clipping
+  double loss_scale = 1.0;     ///< that the step was computed with
+  std::int64_t attempts = 1;
+  bool applied = true;
+  double seconds = 0.0;
+};
+
+/// What a run tells while it runs; empty functions are not called. Called on every rank.
+struct TrainerEvents {
+  std::function<void(const StepReport&)> on_step;
+  std::function<void(const std::map<std::string, double>&)> on_evaluation;
+  std::function<void(const std::string&)> on_message;  ///< one line a human should see (an overflow, a save)
+};
+
+/// How far run() goes, and what it does on the way.
+struct RunControl {
+  std::optional<std::int64_t> stop_after_steps;   ///< steps of this launch; the plan does not change
+  std::int64_t save_steps = 0;                    ///< a checkpoint every so many steps; 0: not by steps
+  double save_interval_seconds = 0.0;             ///< ... or when so many seconds have gone (rank 0's clock)
+  bool save_at_epoch_end = false;
+  const Dataset* evaluation_data = nullptr;       ///< evaluated at the end of every epoch and of the run
+  MetricFunction metrics;                         ///< absent: the loss
+  std::int64_t evaluation_steps = 0;              ///< also every so many steps
+  std::function<bool()> stop_requested;           ///< polled at step boundaries; any rank's yes stops all
+  std::function<bool()> save_requested;           ///< polled too
+  std::function<void(double seconds)> on_saved;   ///< how long a save held the run
+  TrainerEvents events;
+};
+
+enum class RunEnd { finished, stopped, paused };  ///< all steps taken; on request; after stop_after_steps
+
+/// Trains a module on the ranks of a communicator: the same bits on any number of them.
+///
+/// All calls are **collective**. The library never exits or aborts: an exception in one rank's micro-batch is carried
+/// through the step's collective and thrown on all ranks. The module's parameters belong to the trainer while it
+/// lives (see FlatState). Module, data, communicator and reader must outlive it.
+class Trainer {
+ public:
+  /// `loss` is the forward pass and captures the model. With `resume_from` the run goes on from that checkpoint,
+  /// under today's options and ranks, by the rules of resuming.
+  Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& data, TrainerOptions options,
+          Communicator& communicator, CheckpointReader* resume_from = nullptr);
+  ~Trainer();
+
+  const TrainingPlan& plan() const { return plan_; }
+  const LossScaler& loss_scaler() const { return scaler_; }
+
+  /// What a resume should tell: the machine or the library differ from the stored ones, so bits may.
+  const std::vector<std::string>& resume_notes() const { return resume_notes_; }
+
+  /// Takes one step. Requires !plan().finished().
+  StepReport take_step(const StepFlags& mine, const TrainerEvents& events);
+  StepReport take_step() { return take_step({}, {}); }
+
+  /// Each sample counts once, on any number of ranks; the model is put back into training mode. Empty when a stop was
+  /// requested on any rank meanwhile.
+  std::map<std::string, double> evaluate(const Dataset& data, const MetricFunction& metrics,
+                                         const std::function<bool()>& stop_requested = {});
+
+  /// The state between two steps; see Snapshot for how long it is valid.
+  Snapshot snapshot();
+
+  /// Steps, evaluations and saves until the plan's end, a stop, or `control.stop_after_steps`. Saves to `store` (may
+  /// be null) at the end and at a stop, too.
+  RunEnd run(const RunControl& control, CheckpointStore* store);
+
+ private:
+  bool recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, LeafRange share, bool drill,
+                              const TrainerEvents& events);
+  std::string culprit_text(const StepPlan& step, LeafRange share, bool drill);
+  void apply(const StepTotals& totals, double learning_rate);
+  void save(CheckpointStore& store, const RunControl& control);
+
+  torch::nn::Module& module_;
+  LossFunction loss_;
+  TrainerOptions options_;
+  Communicator& communicator_;
+  TrainingPlan plan_;
+  LossScaler scaler_;
+  FlatState state_;
+  ShardedOptimizer optimizer_;
+  MicroBatchRunner micro_batches_;
+  StepExchange exchange_;
+  std::vector<std::string> resume_notes_;
+  StepFlags agreed_;  ///< of the newest step
+  std::int64_t nonfinite_in_a_row_ = 0;
+  std::int64_t saved_step_ = -1;
+};
+
+}  // namespace lockstep
