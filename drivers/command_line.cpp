@@ -1,13 +1,13 @@
 #include "drivers/command_line.hpp"
 
-#include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <iostream>
 #include <memory>
 #include <sstream>
 #include <system_error>
+
+#include "runtime/plan/exact.hpp"
 
 namespace lockstep {
 namespace {
@@ -73,7 +73,7 @@ std::int64_t parse_count(const std::string& option, const std::string& value, Ra
   }
   if (error != std::errc() || end != value.data() + value.size()) {
     const std::optional<std::int64_t> meant = meant_count(value);
-    throw CLI::ValidationError(option, text("\"", value, "\" is not a whole number in digits: write ",
+    throw CLI::ValidationError(option, text("'", value, "' is not a whole number in digits: write ",
                                             meant ? text(*meant) : std::string("it like 1000000")));
   }
   require_within(option, value, number, range);
@@ -88,31 +88,10 @@ double parse_real(const std::string& option, const std::string& value, Range<dou
         option, text(value, " is out of range (no 64-bit floating-point number is near): ", "take another value"));
   }
   if (error != std::errc() || end != value.data() + value.size() || !std::isfinite(number)) {
-    throw CLI::ValidationError(option, text("\"", value, "\" is not a finite number: write it like 0.001 or 1e-3"));
+    throw CLI::ValidationError(option, text("'", value, "' is not a finite number: write it like 0.001 or 1e-3"));
   }
   require_within(option, value, number, range);
   return number;
-}
-
-std::string normalised(std::string name) {
-  for (char& letter : name) {
-    letter = letter == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  }
-  return name;
-}
-
-std::string shortest(double value) {
-  std::array<char, 32> digits;
-  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string list;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) list += i + 1 == names.size() ? " or " : ", ";
-    list += names[i];
-  }
-  return list;
 }
 
 void prepare_command_line(CLI::App& app) {
@@ -131,6 +110,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
   } catch (const CLI::ParseError& mistake) {
     std::cerr << app.get_name() << ": " << mistake.what() << " (see " << app.get_name() << " --help)\n";
     return static_cast<int>(ErrorKind::usage);
+  } catch (const Error& error) {
+    std::cerr << app.get_name() << ": " << error.what() << '\n';
+    return error.exit_code();
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/plan/error.hpp"
@@ -29,15 +30,6 @@ std::int64_t parse_count(const std::string& option, const std::string& value, Ra
 
 /// Reads a finite number within `range`. Throws CLI::ValidationError, which names `option`.
 double parse_real(const std::string& option, const std::string& value, Range<double> range);
-
-/// A choice's name as it is compared: small letters, hyphens for underscores.
-std::string normalised(std::string name);
-
-/// The shortest decimal text that reads back as `value`: 0.1, 1e-07.
-std::string shortest(double value);
-
-/// "a, b or c".
-std::string listed(const std::vector<std::string>& names);
 
 /// What is common to all programs: wrapped help, the group of the general options, --version. Call it first.
 void prepare_command_line(CLI::App& app);
@@ -79,22 +71,20 @@ CLI::Option* add_counts(CLI::App& app, const std::string& name, std::vector<std:
 CLI::Option* add_reals(CLI::App& app, const std::string& name, std::vector<double>& target, Range<double> range,
                        const std::string& help);
 
-/// An option that takes one of `choices` by its name_of(), in any case, with hyphens or underscores. The names are
-/// listed behind `help`.
-template <class Enum>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, Enum& target, const std::vector<Enum>& choices,
-                        const std::string& help) {
-  std::vector<std::string> names;
-  for (const Enum choice : choices) names.emplace_back(name_of(choice));
-  const auto choose = [&target, name, choices, names](const std::string& value) {
-    const auto wanted = [&](const std::string& known) { return normalised(known) == normalised(value); };
-    const auto found = std::find_if(names.begin(), names.end(), wanted);
-    if (found == names.end()) {
-      throw CLI::ValidationError(name, text("there is no \"", value, "\": take ", listed(names)));
+/// An option that takes one of `choices`: `parse` turns a name into its choice or throws Error(usage), name_of()
+/// gives the names that are listed behind `help`.
+template <class Choice>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Choice& target, Choice (*parse)(std::string_view),
+                        const std::vector<Choice>& choices, const std::string& help) {
+  std::string names;
+  for (const Choice choice : choices) names += text(names.empty() ? "" : ", ", name_of(choice));
+  const auto choose = [&target, name, parse, choices, names](const std::string& value) {
+    target = parse(value);
+    if (std::find(choices.begin(), choices.end(), target) == choices.end()) {
+      throw CLI::ValidationError(name, text("'", value, "' is not for the command line: take one of ", names));
     }
-    target = choices[static_cast<std::size_t>(found - names.begin())];
   };
-  return app.add_option_function<std::string>(name, choose, text(help, ": ", listed(names)))->type_name("NAME");
+  return app.add_option_function<std::string>(name, choose, text(help, ". One of: ", names))->type_name("NAME");
 }
 
 }  // namespace lockstep

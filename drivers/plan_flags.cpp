@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "drivers/command_line.hpp"
-#include "runtime/plan/names.hpp"
+#include "runtime/plan/exact.hpp"
+#include "runtime/plan/option_names.hpp"
 
 namespace lockstep {
 namespace {
@@ -12,27 +13,20 @@ namespace {
 constexpr Range<double> kFromZero{0.0, std::numeric_limits<double>::max()};
 constexpr Range<double> kUpToOne{0.0, 1.0};
 
-const std::vector<ScheduleKind> kSchedules = {ScheduleKind::constant,
-                                              ScheduleKind::constant_with_warmup,
-                                              ScheduleKind::linear,
-                                              ScheduleKind::cosine,
-                                              ScheduleKind::cosine_with_restarts,
-                                              ScheduleKind::cosine_with_min_lr,
-                                              ScheduleKind::polynomial,
-                                              ScheduleKind::inverse_sqrt,
-                                              ScheduleKind::warmup_stable_decay,
-                                              ScheduleKind::one_cycle,
-                                              ScheduleKind::step,
-                                              ScheduleKind::multi_step,
-                                              ScheduleKind::exponential,
-                                              ScheduleKind::piecewise_constant,
-                                              ScheduleKind::reduce_on_plateau};
+/// The schedules of the command line: all but those made of a function.
+std::vector<ScheduleKind> schedules() {
+  std::vector<ScheduleKind> kinds;
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    if (kind != ScheduleKind::custom) kinds.push_back(kind);
+  }
+  return kinds;
+}
 
 /// An option whose decimal text is kept as written: the plan computes with it exactly.
 CLI::Option* add_decimal(CLI::App& app, const std::string& name, std::optional<std::string>& target,
                          const std::string& help) {
   const auto keep = [&target, name](const std::string& value) {
-    parse_real(name, value, kFromZero);
+    Decimal(value, name);  // throws on what is none
     target = value;
   };
   return app.add_option_function<std::string>(name, keep, help)->type_name("X");
@@ -55,13 +49,11 @@ void add_batch_flags(CLI::App& app, PlanOptions& options) {
 void add_length_flags(CLI::App& app, PlanOptions& options) {
   const std::string group = "Length of the run (one of the first three)";
   add_decimal(app, "--num-train-epochs", options.num_train_epochs,
-              "Passes over the data, read as an exact decimal: 6, 2.5. No default")
+              "Passes over the data, an exact decimal: 6, 2.5. Default: 3 when none of the three is given")
       ->group(group);
-  add_count(app, "--max-steps", options.max_steps, kPositive,
-            "Optimizer steps; wins over epochs when both are given. No default")
+  add_count(app, "--max-steps", options.max_steps, kPositive, "Optimizer steps; wins over epochs when both are given")
       ->group(group);
-  add_count(app, "--train-samples", options.train_samples, kPositive,
-            "Samples to consume, over all epochs. No default")
+  add_count(app, "--train-samples", options.train_samples, kPositive, "Samples to consume, counted over all epochs")
       ->group(group);
   app.add_flag("--drop-last", options.drop_last,
                "Leave out the tail of an epoch that is shorter than a global batch. Default: it makes a short step")
@@ -75,8 +67,9 @@ void add_order_flags(CLI::App& app, PlanOptions& options) {
                  "Default: ",
                  options.seed))
       ->group(group);
-  add_choice(app, "--shuffle", options.shuffle, {ShuffleKind::permutation, ShuffleKind::sequential},
-             text("How an epoch's order is made. Default: ", name_of(options.shuffle), ". One of"))
+  add_choice(app, "--shuffle", options.shuffle, shuffle_kind_from,
+             {ShuffleKind::permutation, ShuffleKind::sequential},
+             text("How an epoch's order is made. Default: ", name_of(options.shuffle)))
       ->group(group);
 }
 
@@ -85,11 +78,11 @@ void add_rate_flags(CLI::App& app, ScheduleOptions& schedule) {
   add_real(app, "--learning-rate", schedule.learning_rate, kFromZero,
            text("Base learning rate, which the schedule multiplies. Default: ", shortest(schedule.learning_rate)))
       ->group(group);
-  add_choice(app, "--lr-scheduler-type", schedule.kind, kSchedules,
-             text("Schedule. Default: ", name_of(schedule.kind), ". One of"))
+  add_choice(app, "--lr-scheduler-type", schedule.kind, schedule_kind_from, schedules(),
+             text("Schedule. Default: ", name_of(schedule.kind)))
       ->group(group);
   add_count(app, "--warmup-steps", schedule.warmup_steps, kNotNegative,
-            "Steps in which the rate rises from 0 to its base. Default: 0; at most one of the three warm-ups")
+            "Steps in which the rate rises to its base. Default: 0; at most one of the three warm-ups")
       ->group(group);
   add_decimal(app, "--warmup-ratio", schedule.warmup_ratio,
               "Warm-up as a fraction of all steps, an exact decimal rounded up to a step: 0.07 of 100 is 7")
@@ -105,7 +98,10 @@ void add_shape_flags(CLI::App& app, ScheduleOptions& schedule) {
            "cosine, cosine-with-min-lr: waves until the end, default 0.5 (a half-wave down); cosine-with-restarts: "
            "restarts, a whole number, default 1")
       ->group(group);
-  add_real(app, "--min-lr", schedule.min_lr, kFromZero, "The rate at the end of schedules with a minimum. Default: 0")
+  add_real(
+      app, "--min-lr", schedule.min_lr, kFromZero,
+      "cosine-with-min-lr (needed), warmup-stable-decay, one-cycle, reduce-on-plateau: the lowest rate. Default: 0; "
+      "one-cycle: the base rate / 250000")
       ->group(group);
   add_real(app, "--lr-power", schedule.power, kFromZero,
            text("polynomial: exponent. Default: ", shortest(schedule.power)))
@@ -117,14 +113,15 @@ void add_shape_flags(CLI::App& app, ScheduleOptions& schedule) {
             "inverse-sqrt: steps that set its speed. Default: the warm-up steps, or 10000 without warm-up")
       ->group(group);
   add_count(app, "--lr-decay-steps", schedule.decay_steps, kPositive,
-            "warmup-stable-decay: steps of the decay, the last ones of the run")
+            "warmup-stable-decay: steps of the decay, the last ones of the run. Default: a tenth of the run")
       ->group(group);
-  add_count(app, "--lr-step-size", schedule.step_size, kPositive, "step: steps between two drops")->group(group);
+  add_count(app, "--lr-step-size", schedule.step_size, kPositive, "step (needed): steps between two drops")
+      ->group(group);
   add_counts(app, "--lr-milestones", schedule.milestones, kPositive,
-             "multi-step, piecewise-constant: the steps at which the rate changes, rising")
+             "multi-step, piecewise-constant (needed): the steps from the start at which the rate changes, rising")
       ->group(group);
   add_reals(app, "--lr-factors", schedule.factors, kFromZero,
-            "piecewise-constant: the base rate's factor before, between and after the milestones")
+            "piecewise-constant (needed): the base rate's factor before, between and after the milestones")
       ->group(group);
   add_real(app, "--lr-gamma", schedule.gamma, kFromZero,
            text("step, multi-step, exponential: factor of one drop. Default: ", shortest(schedule.gamma)))
@@ -147,20 +144,22 @@ void add_shape_flags(CLI::App& app, ScheduleOptions& schedule) {
 
 void add_resume_flags(CLI::App& app, PlanOptions& options) {
   const std::string group = "Resuming";
-  add_choice(app, "--on-rank-change", options.on_rank_change,
+  add_choice(app, "--on-rank-change", options.on_rank_change, rank_change_policy_from,
              {RankChangePolicy::keep_global_batch, RankChangePolicy::keep_rank_batch},
              text("What a resume on another number of ranks keeps: the samples of a step (same steps and rates), or "
                   "the samples of a step on one rank. Default: ",
-                  name_of(options.on_rank_change), ". One of"))
+                  name_of(options.on_rank_change)))
+      ->group(group);
+  add_choice(app, "--lr-scaling", options.lr_scaling, lr_scaling_from,
+             {LrScaling::none, LrScaling::linear, LrScaling::sqrt},
+             text("How the base rate follows a changed global batch. Default: ", name_of(options.lr_scaling)))
       ->group(group);
   add_choice(
-      app, "--lr-scaling", options.lr_scaling, {LrScaling::none, LrScaling::linear, LrScaling::sqrt},
-      text("How the base rate follows a changed global batch. Default: ", name_of(options.lr_scaling), ". One of"))
-      ->group(group);
-  add_choice(app, "--schedule-from", options.schedule_from,
-             {ScheduleFrom::must_agree, ScheduleFrom::checkpoint, ScheduleFrom::command_line},
-             text("Whose schedule and end of the run count when a resume's differ from the checkpoint's. Default: ",
-                  name_of(options.schedule_from), " (a difference is refused). One of"))
+      app, "--schedule-from", options.schedule_from, schedule_from_from,
+      {ScheduleFrom::must_agree, ScheduleFrom::checkpoint, ScheduleFrom::command_line},
+      text("Whose schedule and end of the run count when a resume's differ from the checkpoint's; a difference "
+           "is refused where they must agree. Default: ",
+           name_of(options.schedule_from)))
       ->group(group);
 }
 
