@@ -3,6 +3,7 @@
 #
 #   examples/setup.sh              packages, and a LibTorch in .libtorch/ when none is pointed at
 #   examples/setup.sh --tests      also what only the tests need
+#   examples/setup.sh --bench      also what only the comparison with Python needs
 #   examples/setup.sh --no-torch   packages alone (lockstep-plan and lockstep-checkpoint need no LibTorch)
 #
 # LOCKSTEP_TORCH_DIR   a LibTorch >= 2.4 to use (holds include/ and lib/); CMAKE_PREFIX_PATH is searched too
@@ -31,18 +32,21 @@ packages=(
   libspdlog-dev           # log lines (brings libfmt)
   nlohmann-json3-dev      # metrics.jsonl and --json
   libxxhash-dev           # digests of weights, checksums in checkpoints
+  libgtest-dev            # the tests, which the default preset builds
   zlib1g-dev              # reads the gzipped images of Fashion-MNIST
   dataset-fashion-mnist   # the 70,000 images of the quickstart
   python3                 # unpacks LibTorch
 )
 test_packages=(
-  libgtest-dev            # the tests' frame
   binutils                # readelf: which libraries a program is linked with
   slurmctld               # the tests of slurm/ start a private cluster on the loopback device
   slurmd                  # its nodes
   slurm-client            # sbatch, srun, scontrol
   munge                   # its authentication
   iproute2                # its nodes' names and addresses
+)
+bench_packages=(
+  python3-venv            # a Python of its own for the peer of the comparison
 )
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -56,6 +60,7 @@ while (($#)); do
   case $1 in
     --no-torch) with_torch=no ;;
     --tests) packages+=("${test_packages[@]}") ;;
+    --bench) packages+=("${bench_packages[@]}") ;;
     --help | -h)
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
       exit 0
