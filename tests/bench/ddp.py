@@ -1,0 +1,74 @@
+"""Steps of Python's DistributedDataParallel over gloo, timed: the peer of step_bench.cpp. Started by mpirun.
+
+Prints one line of JSON: seconds_per_step, and first_loss (of the first global batch, in evaluation mode, before any
+step), by which the two sides are seen to compute the same thing.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import workloads
+
+
+def measure(options, rank, num_ranks):
+    model = workloads.build_model(options.model)
+    workloads.import_weights(model, options.weights)
+    global_batch = options.samples_per_rank * num_ranks
+    num_batches = options.num_samples // global_batch
+    inputs, targets = workloads.synthetic_data(num_batches * global_batch)
+
+    model.eval()
+    with torch.no_grad():
+        first_loss = cross_entropy(model(inputs[:global_batch]), targets[:global_batch]).item()
+    model.train()
+
+    # This rank's part of every global batch, cut beforehand: the timed loop handles no data.
+    parts = [(x[rank], y[rank]) for x, y in zip(inputs.view(num_batches, num_ranks, options.samples_per_rank, -1),
+                                                targets.view(num_batches, num_ranks, options.samples_per_rank))]
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    for step in range(options.warmup_steps + options.steps):
+        if step == options.warmup_steps:
+            dist.barrier()
+            start = time.perf_counter()
+        x, y = parts[step % num_batches]
+        optimizer.zero_grad(set_to_none=True)
+        cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+    dist.barrier()
+    return {"seconds_per_step": (time.perf_counter() - start) / options.steps, "first_loss": first_loss}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--samples-per-rank", type=int, default=64)
+    parser.add_argument("--num-samples", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=200, help="timed steps")
+    parser.add_argument("--warmup-steps", type=int, default=20, help="steps before them")
+    parser.add_argument("--weights", required=True, help="file of the initial weights")
+    parser.add_argument("--export-weights", action="store_true", help="write that file, and leave")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    if options.export_weights:
+        torch.manual_seed(1)
+        workloads.export_weights(workloads.build_model(options.model), options.weights)
+        return
+    rank, num_ranks = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    dist.init_process_group("gloo", rank=rank, world_size=num_ranks)
+    report = measure(options, rank, num_ranks)
+    if rank == 0:
+        print(json.dumps(report), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
