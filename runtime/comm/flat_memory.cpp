@@ -1,0 +1,40 @@
+#include "runtime/comm/flat_memory.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+namespace lockstep {
+
+Slice slice_of(const FlatLayout& layout, int num_ranks, int rank) {
+  const LeafRange blocks = share_of(layout.num_blocks, num_ranks, rank);
+  return {blocks.begin * layout.block_elements, blocks.end * layout.block_elements};
+}
+
+std::size_t buffer_bytes(const FlatLayout& layout) {
+  const std::size_t num_bytes = static_cast<std::size_t>(layout.num_elements()) * size_of(layout.type);
+  return (num_bytes + AlignedBuffer::alignment - 1) / AlignedBuffer::alignment * AlignedBuffer::alignment;
+}
+
+std::vector<int> gather_num_slots(Communicator& communicator, const FlatLayout& layout) {
+  using Row = std::array<std::int64_t, 4>;
+  const Row mine = {static_cast<std::int64_t>(layout.type), layout.num_blocks, layout.block_elements,
+                    layout.num_slots};
+  std::vector<Row> rows(static_cast<std::size_t>(communicator.num_ranks()));
+  const std::vector<std::size_t> counts(rows.size(), sizeof mine);
+  communicator.all_gather(std::as_bytes(std::span(mine)), counts, std::as_writable_bytes(std::span(rows)));
+
+  std::vector<int> num_slots;
+  for (const Row& row : rows) {
+    const auto type = static_cast<ElementType>(row[0]);
+    const bool is_valid = (type == ElementType::float32 || type == ElementType::float64) && row[1] >= 0 &&
+                          row[2] > 0 && static_cast<std::size_t>(row[2]) * size_of(type) % 64 == 0 && row[3] >= 0;
+    const bool is_alike = row[0] == rows[0][0] && row[1] == rows[0][1] && row[2] == rows[0][2];
+    if (!is_valid || !is_alike) throw std::logic_error("the ranks do not agree on a valid layout of the flat state");
+    num_slots.push_back(static_cast<int>(row[3]));
+  }
+  return num_slots;
+}
+
+}  // namespace lockstep

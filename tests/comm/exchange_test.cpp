@@ -1,0 +1,260 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/communicator.hpp"
+#include "tests/comm/ways.hpp"
+
+namespace lockstep::test {
+namespace {
+
+class Exchange : public OnEveryWay {};
+LOCKSTEP_ON_EVERY_WAY(Exchange);
+
+/// The gradient of a micro-batch: far-apart magnitudes and both signs, so that any other order gives other bits.
+template <class T>
+T gradient_of(std::int64_t leaf, std::int64_t element, std::int64_t step) {
+  auto bits = static_cast<std::uint64_t>(leaf * 1'000'003 + element * 7'919 + step * 104'729 + 1);
+  bits ^= bits >> 31;
+  bits *= 0x9e3779b97f4a7c15u;
+  bits ^= bits >> 29;
+  bits *= 0xbf58476d1ce4e5b9u;
+  bits ^= bits >> 32;
+  const double fraction = static_cast<double>(bits >> 11) * 0x1p-53 - 0.5;
+  return static_cast<T>(std::ldexp(fraction, static_cast<int>(bits % 17) - 8));
+}
+
+/// The sum level by level, as the rules describe it.
+template <class T>
+T serial_sum(std::int64_t num_leaves, std::int64_t element, std::int64_t step) {
+  std::vector<T> level;
+  for (std::int64_t leaf = 0; leaf < num_leaves; ++leaf) level.push_back(gradient_of<T>(leaf, element, step));
+  while (level.size() > 1) {
+    std::vector<T> above;
+    for (std::size_t i = 0; i < level.size(); i += 2) {
+      above.push_back(i + 1 < level.size() ? level[i] + level[i + 1] : level[i]);
+    }
+    level = above;
+  }
+  return level.empty() ? T{0} : level.front();
+}
+
+template <class T>
+constexpr ElementType type_of() {
+  return sizeof(T) == 4 ? ElementType::float32 : ElementType::float64;
+}
+
+std::vector<LeafRange> shares_of(std::int64_t num_leaves, int num_ranks) {
+  std::vector<LeafRange> shares;
+  for (int rank = 0; rank < num_ranks; ++rank) shares.push_back(share_of(num_leaves, num_ranks, rank));
+  return shares;
+}
+
+template <class T>
+FlatLayout layout_for(const Communicator& ranks, std::int64_t num_leaves, std::int64_t num_blocks,
+                      std::int64_t block_elements) {
+  FlatLayout layout;
+  layout.type = type_of<T>();
+  layout.num_blocks = num_blocks;
+  layout.block_elements = block_elements;
+  layout.num_slots = TreeAccumulator::num_slots(num_leaves, share_of(num_leaves, ranks.num_ranks(), ranks.rank()));
+  return layout;
+}
+
+/// One step: this rank's gradients into its slots, the sum of its slice into its part of the weights.
+template <class T>
+void run_step(Communicator& ranks, FlatExchange& exchange, const FlatLayout& layout, std::int64_t num_leaves,
+              std::int64_t step) {
+  const std::vector<LeafRange> shares = shares_of(num_leaves, ranks.num_ranks());
+  const LeafRange mine = shares[static_cast<std::size_t>(ranks.rank())];
+  const auto slot = [&](int index) { return reinterpret_cast<T*>(exchange.gradient_slot(index)); };
+  TreeAccumulator accumulator(num_leaves, mine);
+  for (std::int64_t leaf = mine.begin; leaf < mine.end; ++leaf) {
+    const TreeAccumulator::Deposit deposit = accumulator.next();
+    for (std::int64_t i = 0; i < layout.num_elements(); ++i) {
+      const T gradient = gradient_of<T>(leaf, i, step);
+      T& sum = slot(deposit.slot)[i];
+      sum = deposit.add ? sum + gradient : gradient;
+    }
+    for (const int merge : deposit.merge) {
+      for (std::int64_t i = 0; i < layout.num_elements(); ++i) slot(merge)[i] += slot(merge + 1)[i];
+    }
+  }
+  const Slice slice = exchange.slice();
+  std::vector<T> sums(static_cast<std::size_t>(slice.size()));
+  exchange.reduce_slice(make_tree_program(num_leaves, shares), reinterpret_cast<std::byte*>(sums.data()));
+  std::copy(sums.begin(), sums.end(), reinterpret_cast<T*>(exchange.weights()) + slice.begin);
+  exchange.publish_weights();
+}
+
+template <class T>
+std::int64_t num_wrong_weights(FlatExchange& exchange, const FlatLayout& layout, std::int64_t num_leaves,
+                               std::int64_t step) {
+  std::int64_t num_wrong = 0;
+  for (std::int64_t i = 0; i < layout.num_elements(); ++i) {
+    const T expected = serial_sum<T>(num_leaves, i, step);
+    num_wrong += std::memcmp(reinterpret_cast<T*>(exchange.weights()) + i, &expected, sizeof expected) != 0;
+  }
+  return num_wrong;
+}
+
+template <class T>
+void expect_serial_bits(Way way, std::int64_t num_leaves, std::int64_t num_blocks, std::int64_t block_elements) {
+  const auto ranks = make(way);
+  const FlatLayout layout = layout_for<T>(*ranks, num_leaves, num_blocks, block_elements);
+  const auto exchange = ranks->make_exchange(layout);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    run_step<T>(*ranks, *exchange, layout, num_leaves, step);
+    EXPECT_EQ(num_wrong_weights<T>(*exchange, layout, num_leaves, step), 0)
+        << num_leaves << " leaves, " << num_blocks << " blocks of " << block_elements << ", step " << step;
+    ranks->barrier();
+  }
+}
+
+TEST_P(Exchange, SumsAreThoseOfTheSerialTree) {
+  for (const std::int64_t num_leaves : {1, 2, 3, 5, 6, 7, 10, 21}) {
+    expect_serial_bits<float>(GetParam(), num_leaves, 9, 64);
+    expect_serial_bits<double>(GetParam(), num_leaves, 3, 256);
+  }
+}
+
+TEST_P(Exchange, SliceMayBeEmptyOrShorterThanOthers) {
+  for (const std::int64_t num_blocks : {0, 1, 2, 3, 5}) expect_serial_bits<float>(GetParam(), 5, num_blocks, 16);
+}
+
+TEST_P(Exchange, SlicesLongerThanTheKernelsBlockAreWhole) { expect_serial_bits<float>(GetParam(), 3, 7, 1024); }
+
+TEST_P(Exchange, StepWithoutMicroBatchesIsZero) { expect_serial_bits<float>(GetParam(), 0, 4, 16); }
+
+TEST_P(Exchange, SlicesCoverTheStateInRankOrder) {
+  const auto ranks = make(GetParam());
+  for (const std::int64_t num_blocks : {0, 1, 2, 3, 7, 8}) {
+    const FlatLayout layout = layout_for<float>(*ranks, 4, num_blocks, 32);
+    const Slice slice = ranks->make_exchange(layout)->slice();
+    const std::vector<std::string> ends =
+        gather_texts(*ranks, std::to_string(slice.begin) + " " + std::to_string(slice.end));
+    std::int64_t next = 0;
+    for (const std::string& text : ends) {
+      EXPECT_EQ(std::stoll(text), next);
+      next = std::stoll(text.substr(text.find(' ')));
+      EXPECT_EQ(next % 32, 0);
+    }
+    EXPECT_EQ(next, layout.num_elements());
+  }
+}
+
+TEST_P(Exchange, BuffersStartOnTheSameBoundaryOnEveryRank) {
+  const auto ranks = make(GetParam());
+  FlatLayout layout = layout_for<float>(*ranks, 5, 3, 16);
+  layout.num_slots = 3;
+  const auto first = ranks->make_exchange(layout);
+  const auto second = ranks->make_exchange(layout);
+  for (FlatExchange* exchange : {first.get(), second.get()}) {
+    EXPECT_EQ(std::bit_cast<std::uintptr_t>(exchange->weights()) % 4096, 0u);
+    for (int slot = 0; slot < layout.num_slots; ++slot) {
+      EXPECT_EQ(std::bit_cast<std::uintptr_t>(exchange->gradient_slot(slot)) % 4096, 0u);
+    }
+  }
+}
+
+TEST_P(Exchange, GradientsAreZeroAtFirst) {
+  const auto ranks = make(GetParam());
+  FlatLayout layout = layout_for<float>(*ranks, 1, 5, 1024);
+  layout.num_slots = 2;
+  const auto exchange = ranks->make_exchange(layout);
+  for (int slot = 0; slot < layout.num_slots; ++slot) {
+    const auto* values = reinterpret_cast<const float*>(exchange->gradient_slot(slot));
+    EXPECT_TRUE(std::all_of(values, values + layout.num_elements(), [](float value) { return value == 0.0f; }));
+  }
+}
+
+TEST_P(Exchange, SeveralStatesLiveSideBySide) {
+  const auto ranks = make(GetParam());
+  const FlatLayout narrow = layout_for<float>(*ranks, 6, 5, 16);
+  const FlatLayout wide = layout_for<double>(*ranks, 6, 4, 8);
+  const auto first = ranks->make_exchange(narrow);
+  const auto second = ranks->make_exchange(wide);
+  run_step<float>(*ranks, *first, narrow, 6, 0);
+  run_step<double>(*ranks, *second, wide, 6, 1);
+  EXPECT_EQ(num_wrong_weights<float>(*first, narrow, 6, 0), 0);
+  EXPECT_EQ(num_wrong_weights<double>(*second, wide, 6, 1), 0);
+}
+
+// A rank that runs ahead would overwrite gradients or weights that another one still reads.
+TEST_P(Exchange, ThousandsOfStepsInARowKeepTheirBits) {
+  const auto ranks = make(GetParam());
+  constexpr std::int64_t num_leaves = 7;
+  constexpr int num_steps = 2000;
+  const FlatLayout layout = layout_for<float>(*ranks, num_leaves, 6, 16);
+  const auto exchange = ranks->make_exchange(layout);
+  std::int64_t num_wrong = 0;
+  for (int step = 0; step < num_steps; ++step) {
+    run_step<float>(*ranks, *exchange, layout, num_leaves, step % 5);
+    num_wrong += num_wrong_weights<float>(*exchange, layout, num_leaves, step % 5);
+  }
+  EXPECT_EQ(num_wrong, 0);
+}
+
+TEST_P(Exchange, LayoutsThatDifferAreRefusedByAllRanks) {
+  const auto ranks = make(GetParam());
+  FlatLayout layout = layout_for<float>(*ranks, 4, 4, 16);
+  if (ranks->num_ranks() > 1) {
+    if (ranks->rank() == ranks->num_ranks() - 1) layout.num_blocks = 5;
+    EXPECT_THROW(ranks->make_exchange(layout), std::logic_error);
+  }
+  layout.num_blocks = 4;
+  layout.block_elements = 8;  // half of 64 bytes
+  EXPECT_THROW(ranks->make_exchange(layout), std::logic_error);
+  layout.block_elements = 64;
+  layout.type = ElementType::bfloat16;  // sums of many ranks are not kept in 16 bits
+  EXPECT_THROW(ranks->make_exchange(layout), std::logic_error);
+}
+
+TEST(SharedMemory, LackOfRoomIsReportedOnceAndGoesThroughMpi) {
+  std::vector<std::string> lines;
+  const auto ranks = make(Way::shared_memory_without_room, [&](const std::string& line) { lines.push_back(line); });
+  const FlatLayout layout = layout_for<float>(*ranks, 4, 64, 1024);
+  const auto exchange = ranks->make_exchange(layout);
+  if (ranks->rank() == 0) {
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find("gradients go through MPI"), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find("4096 may be used"), std::string::npos) << lines[0];
+  } else {
+    EXPECT_TRUE(lines.empty());
+  }
+}
+
+// Reported as: a-gradients averaged with b-gradients where ranks produce them in different orders.
+TEST_P(Exchange, C102OrderOfReductions) {
+  const auto ranks = make(GetParam());
+  FlatLayout layout;
+  layout.num_blocks = 2;
+  layout.block_elements = 16;
+  const auto exchange = ranks->make_exchange(layout);
+  auto* gradients = reinterpret_cast<float*>(exchange->gradient_slot(0));
+  const auto fill = [&](int parameter) {
+    std::fill_n(gradients + 16 * parameter, 16, static_cast<float>(parameter + 1));
+  };
+  const bool is_odd = ranks->rank() % 2 == 1;
+  fill(is_odd ? 1 : 0);
+  fill(is_odd ? 0 : 1);
+  const int num_ranks = ranks->num_ranks();
+  const Slice slice = exchange->slice();
+  exchange->reduce_slice(make_tree_program(num_ranks, shares_of(num_ranks, num_ranks)),
+                         exchange->weights() + slice.begin * 4);
+  exchange->publish_weights();
+  const auto* sums = reinterpret_cast<const float*>(exchange->weights());
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(sums[i], 1.0f * static_cast<float>(num_ranks));
+    EXPECT_EQ(sums[16 + i], 2.0f * static_cast<float>(num_ranks));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <ostream>
+
+#include "runtime/comm/mpi_communicator.hpp"
+#include "runtime/comm/one_process_communicator.hpp"
+#include "runtime/comm/shared_memory_communicator.hpp"
+#include "tests/support/mpi_main.hpp"
+
+namespace lockstep::test {
+
+/// Every way the ranks of a test can talk to each other.
+enum class Way { one_process, mpi, mpi_in_small_pieces, shared_memory, shared_memory_without_room };
+
+inline std::ostream& operator<<(std::ostream& stream, Way way) {
+  constexpr const char* names[] = {"OneProcess", "Mpi", "MpiInSmallPieces", "SharedMemory",
+                                   "SharedMemoryWithoutRoom"};
+  return stream << names[static_cast<int>(way)];
+}
+
+inline std::unique_ptr<Communicator> make(
+    Way way, Reporter report = [](const std::string&) {}) {
+  switch (way) {
+    case Way::one_process:
+      return std::make_unique<OneProcessCommunicator>();
+    case Way::mpi:
+      return std::make_unique<MpiCommunicator>(session());
+    case Way::mpi_in_small_pieces:
+      return std::make_unique<MpiCommunicator>(session(), 1000);
+    case Way::shared_memory:
+      return std::make_unique<SharedMemoryCommunicator>(session(), report);
+    case Way::shared_memory_without_room:
+      return std::make_unique<SharedMemoryCommunicator>(session(), report, 4096);
+  }
+  return nullptr;
+}
+
+/// The same tests on each way.
+class OnEveryWay : public testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Way::one_process && session().num_ranks() > 1) GTEST_SKIP() << "has one rank only";
+  }
+};
+
+#define LOCKSTEP_ON_EVERY_WAY(Suite)                                                            \
+  INSTANTIATE_TEST_SUITE_P(                                                                     \
+      Ways, Suite,                                                                              \
+      testing::Values(Way::one_process, Way::mpi, Way::mpi_in_small_pieces, Way::shared_memory, \
+                      Way::shared_memory_without_room),                                         \
+      [](const testing::TestParamInfo<Way>& info) { return testing::PrintToString(info.param); })
+
+}  // namespace lockstep::test
