@@ -30,8 +30,8 @@ def measure(options, rank, num_ranks):
     model.train()
 
     # This rank's part of every global batch, cut beforehand: the timed loop handles no data.
-    parts = [(x[rank], y[rank]) for x, y in zip(inputs.view(num_batches, num_ranks, options.samples_per_rank, -1),
-                                                targets.view(num_batches, num_ranks, options.samples_per_rank))]
+    shape = (num_batches, num_ranks, options.samples_per_rank)
+    parts = [(x[rank], y[rank]) for x, y in zip(inputs.unflatten(0, shape), targets.unflatten(0, shape))]
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     for step in range(options.warmup_steps + options.steps):

@@ -14,6 +14,11 @@ if [[ ${1:-} == --help || ${1:-} == -h ]]; then
   exit 0
 fi
 
+fail() {
+  echo "bench: $*" >&2
+  exit 1
+}
+
 # Both sides on one LibTorch: the wheel's.
 unset LOCKSTEP_TORCH_DIR CMAKE_PREFIX_PATH
 "$root/examples/setup.sh" --bench
@@ -53,11 +58,11 @@ install_missing_cuda_libraries() {
 if ! torch_imports; then
   echo "bench: making .venv for the Python side"
   python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
-    { echo "bench: python3 is not 3.11, for which the wheel in .libtorch is made: put one first in PATH" >&2; exit 1; }
+    fail "python3 is not 3.11, for which the wheel in .libtorch is made: put one first in PATH"
   python3 -m venv "$root/.venv"
   "$root/.venv/bin/pip" install --quiet filelock typing-extensions sympy networkx jinja2 fsspec numpy
   install_missing_cuda_libraries
-  torch_imports || { echo "bench: torch cannot be imported; see: PYTHONPATH=.libtorch .venv/bin/python -c 'import torch'" >&2; exit 1; }
+  torch_imports || fail "torch cannot be imported; see: PYTHONPATH=.libtorch .venv/bin/python -c 'import torch'"
 fi
 
 cd "$root"

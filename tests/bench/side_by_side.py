@@ -28,9 +28,11 @@ class Workload:
     goal: float  # how many times faster than DistributedDataParallel a step is meant to be
 
 
+LARGE_MLP = "mlp:784-" + 5 * "2048-" + "10"
 WORKLOADS = {
     "small-mlp": Workload("mlp:784-256-256-10", samples_per_rank=64, warmup_steps=50, steps=600, goal=3.0),
-    "large-mlp": Workload("mlp:784-2048-2048-2048-2048-2048-10", samples_per_rank=64, warmup_steps=5, steps=20, goal=1.3),
+    "large-mlp": Workload(LARGE_MLP, samples_per_rank=64, warmup_steps=5, steps=20, goal=1.3),
+    "cnn": Workload("cnn", samples_per_rank=32, warmup_steps=10, steps=60, goal=1.2),
 }
 
 
@@ -108,11 +110,12 @@ def main():
         rows = [measure(name, WORKLOADS[name], python, lockstep, options.pairs, Path(folder))
                 for name in options.workload]
 
-    print(f"{'workload':<11}{'samples/rank':>13}{'Python DDP':>13}{'Lockstep':>12}{'ratio':>8}  {'quartiles':<13}{'goal':>5}")
+    line = "{:<11}{:>13}{:>13}{:>12}{:>8}  {:<13}{:>5}"
+    print(line.format("workload", "samples/rank", "Python DDP", "Lockstep", "ratio", "quartiles", "goal"))
     for row in rows:
-        quartiles = f"{row['lower_quartile']:.2f}-{row['upper_quartile']:.2f}"
-        print(f"{row['workload']:<11}{row['samples_per_rank']:>13}{row['python_ms']:>10.2f} ms{row['lockstep_ms']:>9.2f} ms"
-              f"{row['ratio']:>8.2f}  {quartiles:<13}{row['goal']:>5.1f}")
+        print(line.format(row["workload"], row["samples_per_rank"], f"{row['python_ms']:.2f} ms",
+                          f"{row['lockstep_ms']:.2f} ms", f"{row['ratio']:.2f}",
+                          f"{row['lower_quartile']:.2f}-{row['upper_quartile']:.2f}", row["goal"]))
     if options.json:
         options.json.write_text(json.dumps({"load_at_start": load, "rows": rows}, indent=2) + "\n", encoding="utf-8")
 

@@ -19,7 +19,7 @@ class Includes(unittest.TestCase):
         self.write("runtime/comm/ranks.hpp", '#pragma once\n#include <mpi.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("runtime/train/loop.hpp", '#include <ATen/ops/zeros.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("io/file.hpp", '#include <hdf5.h>\n#include <unistd.h>\n#include "runtime/plan/number.hpp"\n')
-        self.write("drivers/main.cpp", '#include <CLI/CLI.hpp>\n#include "io/file.hpp"\n#include "runtime/train/loop.hpp"\n')
+        self.write("drivers/main.cpp", '#include <CLI/CLI.hpp>\n#include "io/file.hpp"\n#include <unistd.h>\n')
 
     def tearDown(self):
         self.folder.cleanup()
