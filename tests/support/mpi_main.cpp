@@ -9,6 +9,7 @@
 #include <exception>
 #include <iostream>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "runtime/comm/mpi_error.hpp"
@@ -32,19 +33,23 @@ class RankFailurePrinter final : public testing::EmptyTestEventListener {
  public:
   explicit RankFailurePrinter(int rank) : rank_(rank) {}
 
+  void OnTestStart(const testing::TestInfo& test) override {
+    test_name_ = std::string(test.test_suite_name()) + '.' + test.name();
+  }
+
+  /// GoogleTest holds its lock here, so no other part of it may be asked.
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
     std::ostringstream lines;
     lines << "[rank " << rank_ << "] " << (result.file_name() != nullptr ? result.file_name() : "unknown file") << ':'
-          << result.line_number() << ": Failure";
-    if (test != nullptr) lines << " in " << test->test_suite_name() << '.' << test->name();
-    lines << '\n' << result.message() << '\n';
+          << result.line_number() << ": Failure in " << test_name_ << '\n'
+          << result.message() << '\n';
     std::cerr << lines.str() << std::flush;
   }
 
  private:
   int rank_;
+  std::string test_name_;
 };
 
 void show_failures_of(int rank) {
