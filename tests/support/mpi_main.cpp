@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <sstream>
@@ -84,6 +85,8 @@ std::unique_ptr<Communicator> make(CommunicatorKind kind, Reporter report) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  // Tests share their processors with other tests: a rank of Open MPI that waits gives way instead of spinning.
+  ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   try {
     return lockstep::test::run_on_all_ranks();
   } catch (const std::exception& error) {
