@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numbers>
 #include <utility>
 
@@ -37,6 +39,7 @@ double LrSchedule::factor(double position) const {
     case ScheduleKind::constant:
       return 1.0;
     case ScheduleKind::custom:
+      if (!options_.custom) return std::numeric_limits<double>::quiet_NaN();
       return options_.custom(p, static_cast<double>(total_steps_));
     case ScheduleKind::warmup_stable_decay:
       return warmup_stable_decay(p);

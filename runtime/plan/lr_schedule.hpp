@@ -24,7 +24,8 @@ class LrSchedule {
   /// No check of the options against each other: see check_schedule(). T0 >= 0, W0 >= 0.
   LrSchedule(ScheduleOptions options, std::int64_t total_steps, std::int64_t warmup_steps);
 
-  /// The rate at position p, as a multiple of the base rate; p is clamped to [0, T0].
+  /// The rate at position p, as a multiple of the base rate; p is clamped to [0, T0]. Not a number for a custom
+  /// schedule whose function is not known (a stored one).
   double factor(double position) const;
 
   std::int64_t total_steps() const { return total_steps_; }

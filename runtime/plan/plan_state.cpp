@@ -151,7 +151,7 @@ PlanState plan_state_from(const AttributeTree& tree, const std::function<double(
   return state;
 }
 
-void verify_next_step(const PlanState& state, const AttributeTree& tree) {
+void verify_next_rate(const PlanState& state, const AttributeTree& tree) {
   const double stored_rate = attribute<double>(tree, "schedule", "next_learning_rate");
   const double rate = learning_rate(state);
   const bool same_rate = std::abs(stored_rate - rate) <= 1e-12 * std::max(std::abs(stored_rate), std::abs(rate));
@@ -162,6 +162,9 @@ void verify_next_step(const PlanState& state, const AttributeTree& tree) {
                      " from the same plan (a damaged file, or another version or custom schedule): resume with the "
                      "program that wrote it, or take another checkpoint"));
   }
+}
+
+void verify_next_ids(const PlanState& state, const AttributeTree& tree) {
   std::vector<std::int64_t> stored_ids;
   if (has_attribute(tree, "sampler", "next_sample_ids")) {
     stored_ids = attribute<std::vector<std::int64_t>>(tree, "sampler", "next_sample_ids");

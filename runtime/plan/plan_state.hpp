@@ -61,8 +61,9 @@ void store(const PlanState& state, AttributeTree& tree);
 /// Reads them back; `custom` is today's function of a custom schedule. Throws Error when the groups are damaged.
 PlanState plan_state_from(const AttributeTree& tree, const std::function<double(double, double)>& custom);
 
-/// Recomputes the next rate and the first sample ids that were stored beside `state`. Throws Error with both values
+/// Recompute the next rate and the first sample ids that were stored beside `state`. Throw Error with both values
 /// when they differ: then this program would not go on with the run that was saved.
-void verify_next_step(const PlanState& state, const AttributeTree& tree);
+void verify_next_rate(const PlanState& state, const AttributeTree& tree);
+void verify_next_ids(const PlanState& state, const AttributeTree& tree);
 
 }  // namespace lockstep

@@ -176,14 +176,15 @@ LrSchedule make_schedule(const ScheduleOptions& options, const BatchPlan& batch,
 ResumedState resume_state(const PlanOptions& options, const DataShape& data, int num_ranks,
                           const AttributeTree& stored) {
   const PlanState before = plan_state_from(stored, options.schedule.custom);
-  const bool custom_is_missing =
-      before.schedule.options().kind == ScheduleKind::custom && !before.schedule.options().custom;
-  if (custom_is_missing) {
+  const bool is_custom = before.schedule.options().kind == ScheduleKind::custom;
+  if (is_custom && !options.schedule.custom && options.schedule_from != ScheduleFrom::command_line) {
     throw Error(ErrorKind::usage,
                 "the checkpoint's schedule is a function of the program that wrote it, and this program gives none: "
-                "set ScheduleOptions::custom");
+                "set ScheduleOptions::custom, or take another schedule with --schedule-from command-line");
   }
-  verify_next_step(before, stored);
+  // A function that --schedule-from command-line may have replaced cannot tell the stored rate.
+  if (!is_custom || options.schedule_from != ScheduleFrom::command_line) verify_next_rate(before, stored);
+  verify_next_ids(before, stored);
   check_fixed(options, before);
 
   ResumedState result;

@@ -47,7 +47,7 @@ TrainingPlan TrainingPlan::resumed(const PlanOptions& options, const DataShape& 
 }
 
 TrainingPlan TrainingPlan::as_stored(const AttributeTree& stored) {
-  return TrainingPlan(plan_state_from(stored, [](double, double) { return 1.0; }));
+  return TrainingPlan(plan_state_from(stored, nullptr));
 }
 
 std::int64_t TrainingPlan::total_steps() const { return state_.progress.steps_taken + steps_left(); }

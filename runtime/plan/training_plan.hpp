@@ -41,7 +41,8 @@ class TrainingPlan {
   static TrainingPlan resumed(const PlanOptions& options, const DataShape& data, int num_ranks,
                               const AttributeTree& stored);
 
-  /// The plan exactly as it is stored, under its own options and ranks: for tools that show or replay it.
+  /// The plan exactly as it is stored, under its own options and ranks: for tools that show it. The
+  /// function of a custom schedule is not stored: its rates are not a number.
   static TrainingPlan as_stored(const AttributeTree& stored);
 
   const BatchPlan& batch() const { return state_.batch; }

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "runtime/plan/training_plan.hpp"
+#include "tests/plan/plan_helpers.hpp"
 
 namespace lockstep {
 namespace {
@@ -20,17 +20,6 @@ PlanOptions example_options() {
   options.schedule.warmup_steps = 3;
   options.schedule.num_cycles = 2.0;
   return options;
-}
-
-DataShape samples(std::int64_t num_samples) { return {num_samples, {}}; }
-
-std::vector<double> rates_to_the_end(TrainingPlan plan) {
-  std::vector<double> rates;
-  while (!plan.finished()) {
-    rates.push_back(plan.next_step().learning_rate);
-    plan.complete_step(true);
-  }
-  return rates;
 }
 
 TEST(PlanExample, MicroBatchesRanksAndAccumulationMakeTheGlobalBatch) {
