@@ -27,9 +27,9 @@ STANDARD = set(
     """.split()
 )
 FILES_AND_CLOCKS = {"filesystem", "fstream", "chrono", "ctime"}
-POSIX = set(
+OPERATING_SYSTEM = set(
     """
-    dirent.h dlfcn.h fcntl.h netdb.h poll.h pthread.h pwd.h sched.h signal.h spawn.h sys/eventfd.h sys/file.h
+    dirent.h dlfcn.h fcntl.h linux/futex.h linux/magic.h netdb.h poll.h pthread.h pwd.h sched.h signal.h spawn.h sys/eventfd.h sys/file.h
     sys/ioctl.h sys/mman.h sys/prctl.h sys/resource.h sys/signalfd.h sys/socket.h sys/stat.h sys/statfs.h
     sys/statvfs.h sys/syscall.h sys/time.h sys/types.h sys/uio.h sys/utsname.h sys/vfs.h sys/wait.h termios.h time.h
     unistd.h
@@ -63,12 +63,12 @@ ROOMS = {
     "runtime/comm": Room(
         ["runtime/plan", "runtime/comm"],
         libraries=["mpi.h"],
-        headers=STANDARD | POSIX,
+        headers=STANDARD | OPERATING_SYSTEM,
         only_in={"nccl.h": "nccl_", "cuda": "nccl_"},
     ),
     "runtime/train": Room(["runtime/plan", "runtime/train"], libraries=["torch/", "ATen/", "c10/", "xxhash.h"]),
     "io": Room(
-        ["runtime/plan", "io"], libraries=["hdf5.h", "mpi.h", "xxhash.h", "zlib.h"], headers=STANDARD | POSIX
+        ["runtime/plan", "io"], libraries=["hdf5.h", "mpi.h", "xxhash.h", "zlib.h"], headers=STANDARD | OPERATING_SYSTEM
     ),
     "drivers": ANYTHING,
     "examples": ANYTHING,
