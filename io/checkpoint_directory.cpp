@@ -1,0 +1,196 @@
+#include "io/checkpoint_directory.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "io/launch_record.hpp"
+#include "io/posix_file.hpp"
+
+namespace lockstep {
+
+namespace {
+
+std::string named_folder(const std::string& folder) {
+  if (folder.empty()) {
+    throw Error(ErrorKind::usage, "no folder for checkpoints is named: give --checkpoint-dir FOLDER");
+  }
+  return folder;
+}
+
+// Points the link at a checkpoint. It is for people: a file system without links does without.
+void point_latest(const std::string& folder, const std::string& name) {
+  const std::string link = folder + "/latest";
+  const std::string fresh = link + std::string(temporary_suffix);
+  ::unlink(fresh.c_str());
+  if (::symlink(name.c_str(), fresh.c_str()) == 0 && std::rename(fresh.c_str(), link.c_str()) != 0) {
+    ::unlink(fresh.c_str());
+  }
+}
+
+}  // namespace
+
+CheckpointDirectory::CheckpointDirectory(Communicator& communicator, CheckpointOptions options)
+    : communicator_(communicator), options_(std::move(options)) {
+  agree(communicator_, [&] {
+    options_.directory = named_folder(options_.directory);
+    check_retention(options_.retention);
+    if (options_.timing == SaveTiming::asynchronous && options_.writer == WriterKind::collective) {
+      throw Error(ErrorKind::usage,
+                  "--async-save goes with the direct writer only (the collective one needs all ranks "
+                  "at once): use --checkpoint-writer direct or auto, or save without --async-save");
+    }
+    if (communicator_.rank() != 0) return;
+    make_folder(options_.directory);
+    lock_ = std::make_unique<RunLock>(options_.directory);
+    if (!lock_->is_held()) {
+      report(text("the file system of '", options_.directory,
+                  "' has no file locks: nothing keeps a second run out of this folder"));
+    }
+    remove_leftovers();
+  });
+  CheckpointWriter::Settings settings;
+  settings.folder = options_.directory;
+  settings.kind = resolve_writer(communicator_, options_.directory, options_.writer);
+  settings.timing = settings.kind == WriterKind::direct ? options_.timing : SaveTiming::synchronous;
+  settings.fault = options_.inject;
+  writer_ = std::make_unique<CheckpointWriter>(communicator_, settings);
+  launches_.push_back(record_of_this_launch(communicator_, options_.versions));
+}
+
+CheckpointDirectory::~CheckpointDirectory() = default;
+
+std::unique_ptr<CheckpointReader> CheckpointDirectory::open_newest() {
+  std::string word;  // rank 0's list of steps, newest first
+  agree(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    std::vector<std::int64_t> steps = steps_in_folder();
+    std::sort(steps.rbegin(), steps.rend());
+    for (const std::int64_t step : steps) word += std::to_string(step) + "\n";
+  });
+  std::istringstream steps(broadcast_text(communicator_, word));
+  std::string last_damage;
+  for (std::int64_t step = 0; steps >> step;) {
+    OpenedCheckpoint opened = try_open_checkpoint(communicator_, path_of(step));
+    if (opened.checkpoint) {
+      take_up(opened.checkpoint->catalogue());
+      return std::move(opened.checkpoint);
+    }
+    damaged_.insert(step);
+    last_damage = opened.damage;
+    report(text("damaged checkpoint passed over: ", opened.damage));
+  }
+  if (damaged_.empty()) return nullptr;
+  throw Error(ErrorKind::do_not_requeue,
+              text("none of the ", damaged_.size(), " checkpoints in '", options_.directory, "' is whole (",
+                   last_damage, "): restore one from a copy, or start anew in another folder"));
+}
+
+std::unique_ptr<CheckpointReader> CheckpointDirectory::open(const std::string& path) {
+  std::unique_ptr<VerifiedCheckpoint> checkpoint = open_checkpoint(communicator_, path);
+  take_up(checkpoint->catalogue());
+  return checkpoint;
+}
+
+void CheckpointDirectory::prepare(const Snapshot& snapshot) { writer_->prepare(snapshot, launches_); }
+
+void CheckpointDirectory::start_save(const Snapshot& snapshot) {
+  finish();
+  saving_ = snapshot.step;
+  try {
+    prepare(snapshot);
+    writer_->start(snapshot, path_of(snapshot.step) + std::string(temporary_suffix));
+  } catch (const Error& failure) {
+    handle_failure(failure, snapshot.step);
+    return;
+  }
+  if (options_.timing == SaveTiming::synchronous) commit_save();
+}
+
+bool CheckpointDirectory::part_is_durable() { return saving_ >= 0 && writer_->is_part_done(); }
+
+void CheckpointDirectory::commit_save() {
+  if (saving_ < 0) return;
+  const std::int64_t step = saving_;
+  try {
+    writer_->commit();
+    publish(step);
+  } catch (const Error& failure) {
+    handle_failure(failure, step);
+    return;
+  }
+  saving_ = -1;
+}
+
+void CheckpointDirectory::finish() { commit_save(); }
+
+std::string CheckpointDirectory::path_of(std::int64_t step) const {
+  return options_.directory + "/" + checkpoint_file_name(step);
+}
+
+std::vector<std::int64_t> CheckpointDirectory::steps_in_folder() const {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
+    const auto step = step_of_file_name(entry.path().filename().string());
+    if (step) steps.push_back(*step);
+  }
+  return steps;
+}
+
+void CheckpointDirectory::remove_leftovers() const {
+  for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".h5" + std::string(temporary_suffix))) remove_file(entry.path().string());
+  }
+}
+
+void CheckpointDirectory::take_up(const Catalogue& catalogue) {
+  LaunchRecord current = launches_.back();
+  current.from_step = catalogue.header.step;
+  launches_ = catalogue.launches;
+  launches_.push_back(current);
+}
+
+// Makes the checkpoint exist, then removes what is too many.
+void CheckpointDirectory::publish(std::int64_t step) {
+  agree(communicator_, [&] {
+    if (communicator_.rank() == 0) {
+      const std::string path = path_of(step);
+      rename_durably(path + std::string(temporary_suffix), path);
+    }
+    options_.inject.reach(SaveStage::renamed, communicator_.rank(), step);
+  });
+  damaged_.erase(step);
+  if (communicator_.rank() != 0) return;
+  try {
+    point_latest(options_.directory, checkpoint_file_name(step));
+    std::vector<std::int64_t> steps = steps_in_folder();
+    std::erase_if(steps, [&](std::int64_t one) { return damaged_.count(one) != 0; });
+    for (const std::int64_t one : steps_to_remove(options_.retention, steps, step)) remove_file(path_of(one));
+  } catch (const std::exception& failure) {
+    report(text("WARNING: older checkpoints could not be removed: ", failure.what()));
+  }
+}
+
+void CheckpointDirectory::handle_failure(const Error& failure, std::int64_t step) {
+  writer_->abandon();
+  saving_ = -1;
+  if (options_.on_save_failure == OnSaveFailure::abort) {
+    throw Error(failure.kind(), text("the checkpoint of step ", step, " could not be saved: ", failure.what()));
+  }
+  report(text("WARNING: the checkpoint of step ", step,
+              " could not be saved, the run goes on without it: ", failure.what()));
+}
+
+void CheckpointDirectory::report(const std::string& message) const {
+  if (communicator_.rank() != 0) return;
+  if (options_.report) {
+    options_.report(message);
+  } else {
+    std::fprintf(stderr, "%s\n", message.c_str());
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+#include "io/direct_writer.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "io/staging_buffer.hpp"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::uint64_t window_bytes = std::uint64_t{8} << 20;
+
+bool is_aligned(const FileRange& range) {
+  return reinterpret_cast<std::uintptr_t>(range.data) % disk_block_bytes == 0 &&
+         range.offset % disk_block_bytes == 0 && range.num_bytes % disk_block_bytes == 0;
+}
+
+// Ranges that follow each other in the file and in memory are one.
+std::vector<FileRange> joined(const std::vector<FileRange>& ranges) {
+  std::vector<FileRange> out;
+  for (const FileRange& range : ranges) {
+    if (!out.empty() && out.back().offset + out.back().num_bytes == range.offset &&
+        out.back().data + out.back().num_bytes == range.data) {
+      out.back().num_bytes += range.num_bytes;
+    } else {
+      out.push_back(range);
+    }
+  }
+  return out;
+}
+
+// Collects ranges that follow each other in the file until there is enough for a large transfer.
+class Window {
+ public:
+  explicit Window(PosixFile& file) : file_(file), buffer_(window_bytes) {}
+
+  void add(FileRange range) {
+    if (range.offset != offset_ + num_bytes_) flush();
+    while (range.num_bytes > 0) {
+      if (num_bytes_ == 0) offset_ = range.offset;
+      const std::uint64_t count = std::min(range.num_bytes, window_bytes - num_bytes_);
+      std::memcpy(buffer_.data() + num_bytes_, range.data, count);
+      num_bytes_ += count;
+      range.offset += count;
+      range.data += count;
+      range.num_bytes -= count;
+      if (num_bytes_ == window_bytes) flush();
+    }
+  }
+
+  void flush() {
+    if (num_bytes_ > 0) file_.write_at(std::span(buffer_.data(), num_bytes_), offset_);
+    num_bytes_ = 0;
+  }
+
+ private:
+  PosixFile& file_;
+  StagingBuffer buffer_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t num_bytes_ = 0;
+};
+
+std::uint64_t total_bytes(const std::vector<FileRange>& ranges) {
+  std::uint64_t total = 0;
+  for (const FileRange& range : ranges) total += range.num_bytes;
+  return total;
+}
+
+}  // namespace
+
+void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access,
+                    const std::function<void()>& on_half, const std::function<void()>& on_written) {
+  PosixFile cached(path, FileAccess::write);
+  for (const Fragment& fragment : blocks.fragments) {
+    cached.write_at(std::as_bytes(std::span(fragment.bytes.data(), fragment.bytes.size())), fragment.offset);
+  }
+  PosixFile file(path, access);
+  Window window(file);
+  const std::uint64_t half = total_bytes(blocks.ranges) / 2;
+  std::uint64_t done = 0;
+  bool half_was_told = false;
+  for (const FileRange& range : joined(blocks.ranges)) {
+    if (done >= half && !half_was_told) {
+      on_half();
+      half_was_told = true;
+    }
+    if (is_aligned(range) && range.num_bytes >= window_bytes) {
+      window.flush();
+      file.write_at(std::span(range.data, range.num_bytes), range.offset);
+    } else {
+      window.add(range);
+    }
+    done += range.num_bytes;
+  }
+  window.flush();
+  if (!half_was_told) on_half();
+  on_written();
+  file.sync();
+}
+
+}  // namespace lockstep
