@@ -46,7 +46,6 @@ std::uint64_t sample_mark(std::int64_t epoch, std::int64_t position, std::int64_
 }
 
 void Coverage::begin_segment(const Progress& progress, const BatchPlan& batch) {
-  if (!segments_.empty() && segments_.back().first_step == progress.steps_taken) segments_.pop_back();
   segments_.push_back({progress.steps_taken, progress.epoch, progress.sample_in_epoch, batch});
 }
 

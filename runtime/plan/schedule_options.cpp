@@ -19,7 +19,7 @@ std::string printed(const std::optional<T>& value) {
 template <class T>
 std::string printed(const std::vector<T>& values) {
   std::string all;
-  for (const T value : values) all += (all.empty() ? "" : ",") + printed(value);
+  for (const T value : values) all += text(all.empty() ? "" : ",", printed(value));
   return all.empty() ? "not given" : all;
 }
 
