@@ -61,20 +61,25 @@ class Table {
   std::string rows_;
 };
 
-// Refuses shapes and cuts of more than the file holds before anybody makes room for them.
-void check_size(const StoredTensor& tensor, const CheckpointHeader& header, const std::string& path) {
+// Refuses shapes of more than the file holds before anybody makes room for them.
+void check_shape(const StoredTensor& tensor, const CheckpointHeader& header, const std::string& path) {
   std::uint64_t room = (header.data_end - header.data_begin) / size_of(tensor.info.type);
   const auto& shape = tensor.info.shape;
   if (std::find(shape.begin(), shape.end(), 0) == shape.end()) {
     for (const std::int64_t extent : shape) room = extent < 0 ? 0 : room / static_cast<std::uint64_t>(extent);
     if (room == 0) throw_damaged(path, text("names more elements in tensor '", tensor.info.name, "' than it holds"));
   }
+}
+
+// The same for cuts.
+void check_blocks(const StoredTensor& tensor, const CheckpointHeader& header, const std::string& path) {
   if (tensor.block_elements <= 0 || static_cast<std::uint64_t>(tensor.blocks().count()) > header.num_blocks) {
     throw_damaged(path, text("cuts tensor '", tensor.info.name, "' into more blocks than it has digests"));
   }
 }
 
-StoredTensor read_tensor(hid_t file, const std::string& link_path, const std::string& path) {
+StoredTensor read_tensor(hid_t file, const std::string& link_path, const CheckpointHeader& header,
+                         const std::string& path) {
   const std::size_t slash = link_path.rfind('/');
   if (slash == std::string::npos || slash == 0) throw_damaged(path, text("names a tensor '", link_path, "'"));
   StoredTensor tensor;
@@ -90,8 +95,8 @@ StoredTensor read_tensor(hid_t file, const std::string& link_path, const std::st
   std::vector<hsize_t> extents(static_cast<std::size_t>(check_hdf5(H5Sget_simple_extent_ndims(space.get()), what)));
   if (!extents.empty()) check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), what);
   for (const hsize_t extent : extents) tensor.info.shape.push_back(static_cast<std::int64_t>(extent));
-  const haddr_t offset = H5Dget_offset(dataset.get());
-  tensor.offset = offset == HADDR_UNDEF ? 0 : static_cast<std::uint64_t>(offset);
+  check_shape(tensor, header, path);
+  if (tensor.num_bytes() > 0) tensor.offset = H5Dget_offset(dataset.get());
   return tensor;
 }
 
@@ -162,10 +167,10 @@ void read_hdf5_catalogue(const std::string& path, Catalogue& catalogue) {
   std::uint64_t num_blocks = 0;
   for (std::size_t i = 0; i < tensors.num_rows(); ++i) {
     const std::string link_path = tensors.text_at(i, "path");
-    StoredTensor tensor = read_tensor(file.get(), link_path, path);
+    StoredTensor tensor = read_tensor(file.get(), link_path, catalogue.header, path);
     tensor.block_elements = tensors.number_at(i, "block_elements");
     tensor.block_phase = tensors.number_at(i, "block_phase");
-    check_size(tensor, catalogue.header, path);
+    check_blocks(tensor, catalogue.header, path);
     tensor.first_block = num_blocks;
     num_blocks += static_cast<std::uint64_t>(tensor.blocks().count());
     catalogue.tensors.push_back(std::move(tensor));

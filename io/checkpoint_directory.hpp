@@ -52,9 +52,7 @@ class CheckpointDirectory final : public CheckpointStore {
   /// **Collective.** One checkpoint that the user named, to go on from.
   std::unique_ptr<CheckpointReader> open(const std::string& path);
 
-  /// **Collective.** Does ahead of the first save what depends on names and shapes only.
-  void prepare(const Snapshot& snapshot);
-
+  void prepare(const Snapshot& snapshot) override;
   void start_save(const Snapshot& snapshot) override;
   bool part_is_durable() override;
   void commit_save() override;

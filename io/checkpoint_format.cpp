@@ -167,7 +167,8 @@ std::string section_path(std::string_view section) {
   std::string path;
   while (true) {
     const std::size_t slash = std::min(section.find('/'), section.size());
-    path += "/" + escape_name(section.substr(0, slash));
+    path += '/';
+    path += escape_name(section.substr(0, slash));
     if (slash == section.size()) return path;
     section.remove_prefix(slash + 1);
   }

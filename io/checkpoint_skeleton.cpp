@@ -178,12 +178,6 @@ Hdf5Handle block_row_type() {
   return type;
 }
 
-// Where the elements of an allocated dataset begin; 0 when it has none.
-std::uint64_t offset_of(hid_t dataset) {
-  const haddr_t offset = H5Dget_offset(dataset);
-  return offset == HADDR_UNDEF ? 0 : static_cast<std::uint64_t>(offset);
-}
-
 // Groups, tables and the rows' space; returns where the rows will be.
 std::uint64_t write_tables(const std::string& path, const std::vector<StoredTensor>& tensors, std::size_t num_blocks,
                            const std::vector<LaunchRecord>& launches) {
@@ -206,28 +200,30 @@ std::uint64_t write_tables(const std::string& path, const std::vector<StoredTens
   Hdf5Handle rows(
       H5Dcreate2(file.get(), blocks_table, type.get(), space.get(), H5P_DEFAULT, properties.get(), H5P_DEFAULT),
       what);
-  const std::uint64_t blocks_begin = offset_of(rows.get());
+  const std::uint64_t blocks_begin = num_blocks == 0 ? header_bytes : H5Dget_offset(rows.get());
   rows.close(what);
   file.close(what);
-  return blocks_begin == 0 ? header_bytes : blocks_begin;
+  return blocks_begin;
 }
 
-// HDF5 hands out small pieces of raw data from one block, which it aligns: with a block as large as all tensors,
-// they lie one after the other.
-Hdf5Handle packing_access(std::uint64_t data_bytes, std::size_t num_tensors) {
+// HDF5 hands out metadata and small pieces of raw data from two blocks, in the order of the first requests: with a
+// data block as large as all tensors they lie one after the other, and with a metadata block that ends on a disk
+// block they begin on one.
+Hdf5Handle packing_access(std::uint64_t file_bytes, std::uint64_t data_bytes, std::size_t num_tensors) {
   const std::string what = "cannot make an HDF5 property list";
   Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), what);
-  check_hdf5(H5Pset_alignment(access.get(), data_bytes + 1, disk_block_bytes), what);
   check_hdf5(H5Pset_small_data_block_size(access.get(), data_bytes + 1), what);
-  const std::uint64_t metadata_bytes = 4096 + 640 * num_tensors;
-  check_hdf5(H5Pset_meta_block_size(access.get(), metadata_bytes), what);
+  const std::uint64_t wanted_end = file_bytes + 4096 + 640 * num_tensors;
+  const std::uint64_t end = (wanted_end + disk_block_bytes - 1) / disk_block_bytes * disk_block_bytes;
+  check_hdf5(H5Pset_meta_block_size(access.get(), end - file_bytes), what);
   return access;
 }
 
 void create_tensors(const std::string& path, std::vector<StoredTensor>& tensors,
                     const std::vector<TensorAlias>& aliases, std::uint64_t data_bytes) {
   const std::string opening = text("cannot open '", path, "' again");
-  const Hdf5Handle access = packing_access(data_bytes, tensors.size());
+  const std::uint64_t file_bytes = PosixFile(path, FileAccess::read).size();
+  const Hdf5Handle access = packing_access(file_bytes, data_bytes, tensors.size());
   Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), opening);
   Groups groups(file.get());
   const Hdf5Handle properties = dataset_properties();
@@ -246,7 +242,7 @@ void create_tensors(const std::string& path, std::vector<StoredTensor>& tensors,
         H5Dcreate2(group.get(), link.c_str(), type.get(), space.get(), H5P_DEFAULT, properties.get(), H5P_DEFAULT),
         what);
     if (link != tensor.info.name) write_attribute(dataset.get(), "name", tensor.info.name);
-    tensor.offset = offset_of(dataset.get());
+    if (tensor.num_bytes() > 0) tensor.offset = H5Dget_offset(dataset.get());
   }
   for (const TensorAlias& alias : aliases) {
     const std::string what = text("cannot create the alias '", alias.alias, "' in section '", alias.section, "'");

@@ -197,7 +197,7 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
     part_is_done_ = true;
     return;
   }
-  save_->blocks = share_out_blocks(communicator_, save_->parts);
+  save_->blocks = share_out_blocks(communicator_, save_->parts, layout_.header);
   if (settings_.timing == SaveTiming::asynchronous) {
     thread_ = std::thread([this] { write_part(*save_); });
   } else {

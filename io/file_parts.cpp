@@ -80,7 +80,8 @@ std::vector<std::uint64_t> digests_of(const std::vector<FilePart>& parts, const 
   return digests;
 }
 
-OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FilePart>& parts) {
+OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FilePart>& parts,
+                             const CheckpointHeader& header) {
   OwnedBlocks owned;
   std::vector<Fragment> ends;
   for (std::size_t next = 0; next < parts.size();) {
@@ -97,7 +98,7 @@ OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FileP
     }
   }
   const std::vector<std::string> all = gather_texts(communicator, pack_fragments(ends));
-  std::map<std::uint64_t, int> owners;
+  std::map<std::uint64_t, int> owners = {{round_down(header.data_begin), 0}, {round_down(header.data_end), 0}};
   for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
     for (Fragment& fragment : unpack_fragments(all[static_cast<std::size_t>(rank)])) {
       const int owner = owners.emplace(round_down(fragment.offset), rank).first->second;

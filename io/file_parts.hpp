@@ -53,7 +53,8 @@ struct OwnedBlocks {
 };
 
 /// **Collective.** Hands the ends of the parts, where they do not fill a disk block, to the block's owner: the
-/// lowest rank that has a byte in it. The rest stays where it is.
-OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FilePart>& parts);
+/// lowest rank that has a byte in it, or rank 0 at both ends of the data, where metadata may be. The rest stays.
+OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FilePart>& parts,
+                             const CheckpointHeader& header);
 
 }  // namespace lockstep

@@ -37,6 +37,10 @@ class CheckpointStore {
   /// there are some and none can be believed.
   virtual std::unique_ptr<CheckpointReader> open_newest() = 0;
 
+  /// **Collective.** Does ahead of the first save what needs names and shapes only, so that the first save stands
+  /// still no longer than later ones. Optional.
+  virtual void prepare(const Snapshot& /*snapshot*/) {}
+
   /// **Collective.** Begins to save; on return the snapshot's bytes may change. Waits for an earlier save first.
   /// A failure on any rank is known to all: it throws on all, or is reported and the run goes on, by option.
   virtual void start_save(const Snapshot& snapshot) = 0;
