@@ -1,6 +1,9 @@
 #!/bin/bash
-# Starts mpirun's daemon on a node as a grandchild of Slurm's. With cgroups Slurm signals only its direct child, this
-# shell, which does not mind: the daemon and its ranks live until they are done, or until Slurm's KILL.
-trap '' TERM
+# Starts mpirun's daemon on a node as a grandchild of Slurm's. With cgroups Slurm's TERM reaches only its direct child,
+# this shell, and not the daemon, which would end its ranks at once. The shell asks the ranks to save and stop instead;
+# they live until they have, or until Slurm's KILL.
 orted "$@" &
-wait $!
+daemon=$!
+trap 'pkill -USR1 --parent $daemon' TERM
+while wait $daemon; status=$?; kill -0 $daemon 2>/dev/null; do :; done
+exit $status

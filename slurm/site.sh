@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # What differs between sites; the job scripts read it. Lines are plain bash, values may come from the environment.
 
 # Programs that the job needs, for example:
@@ -16,9 +17,10 @@ export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
 #   script  it has not: the job script calls `scontrol requeue`
 REQUEUE_BY=${REQUEUE_BY:-script}
 
-# A launch that failed (exit code 1, a killed rank, a lost node) is launched again, too. Launches without progress
-# are counted by lockstep-train itself (--max-restarts-without-progress), which then ends with 86: no requeue.
-RETRY_FAILURES=${RETRY_FAILURES:-yes}
+# A launch that failed (exit code 1, a killed rank, a lost node) after this many seconds or more is launched again; one
+# that fails at once is not: something is wrong with the job, and not with the machine. "never" is an answer, too.
+# Launches without progress are counted by lockstep-train itself (--max-restarts-without-progress): exit code 86.
+RETRY_FAILURES_AFTER=${RETRY_FAILURES_AFTER:-60}
 
 # The script requeues a job at most this often.
 MAX_RESTARTS=${MAX_RESTARTS:-100}
