@@ -1,131 +1,99 @@
 #include "io/dataset_rows.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <list>
 #include <numeric>
-#include <system_error>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "io/posix_file.hpp"
 #include "runtime/plan/error.hpp"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t kLargestMappedRowBytes = std::size_t{1} << 15;  // beyond it a pread costs no more
-constexpr std::size_t kLargestReadBytes = std::size_t{1} << 30;       // larger ones have broken I/O stacks
 constexpr std::size_t kSmallBlockBytes = std::size_t{1} << 18;        // of rows that are in no chunks
 
-std::string system_text(int code) { return std::generic_category().message(code); }
-
-/// An open file and, perhaps, a mapping of a part of it.
-class ReadOnlyFile {
+/// A part of a file as memory. Empty where the file system cannot map files.
+class Mapping {
  public:
-  explicit ReadOnlyFile(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) {
-      throw Error(ErrorKind::usage, text("cannot open the data file \"", path, "\" (", system_text(errno),
-                                         "): check the path and its permissions"));
-    }
-  }
-  ReadOnlyFile(const ReadOnlyFile&) = delete;
-  ReadOnlyFile& operator=(const ReadOnlyFile&) = delete;
-  ~ReadOnlyFile() {
-    if (mapping_ != MAP_FAILED) ::munmap(mapping_, mapping_bytes_);
-    ::close(fd_);
-  }
-
-  std::int64_t size() const {
-    struct stat facts {};
-    return ::fstat(fd_, &facts) == 0 ? static_cast<std::int64_t>(facts.st_size) : -1;
-  }
-
-  /// The bytes from `offset` on, or null where the file system cannot map files.
-  const std::byte* map(std::int64_t offset, std::int64_t num_bytes) {
+  Mapping(const PosixFile& file, std::int64_t begin, std::int64_t end) {
     const std::int64_t page = ::sysconf(_SC_PAGESIZE);
-    const std::int64_t begin = offset / page * page;
-    mapping_bytes_ = static_cast<std::size_t>(offset + num_bytes - begin);
-    mapping_ = ::mmap(nullptr, mapping_bytes_, PROT_READ, MAP_SHARED, fd_, begin);
-    return mapping_ == MAP_FAILED ? nullptr : static_cast<const std::byte*>(mapping_) + (offset - begin);
+    const std::int64_t first_page = begin / page * page;
+    num_bytes_ = static_cast<std::size_t>(end - first_page);
+    memory_ = ::mmap(nullptr, num_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), first_page);
+    if (memory_ != MAP_FAILED) data_ = static_cast<const std::byte*>(memory_) + (begin - first_page);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (memory_ != MAP_FAILED) ::munmap(memory_, num_bytes_);
   }
 
-  /// Reads all of it, or returns false with errno set (0: the file ends too early).
-  bool read(std::int64_t offset, std::size_t num_bytes, std::byte* out) const {
-    while (num_bytes > 0) {
-      const ssize_t got = ::pread(fd_, out, std::min(num_bytes, kLargestReadBytes), offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got == 0) errno = 0;
-      if (got <= 0) return false;
-      offset += got;
-      num_bytes -= static_cast<std::size_t>(got);
-      out += got;
-    }
-    return true;
-  }
+  const std::byte* data() const { return data_; }
 
  private:
-  int fd_;
-  void* mapping_ = MAP_FAILED;
-  std::size_t mapping_bytes_ = 0;
+  void* memory_ = MAP_FAILED;
+  std::size_t num_bytes_ = 0;
+  const std::byte* data_ = nullptr;
 };
 
 class ContiguousRows final : public DatasetRows {
  public:
   ContiguousRows(RowLayout layout, std::int64_t offset)
       : layout_(std::move(layout)),
-        offset_(offset),
-        end_(offset + layout_.num_rows * static_cast<std::int64_t>(layout_.row_bytes)),
-        file_(layout_.path) {
+        row_bytes_(static_cast<std::int64_t>(layout_.row_bytes)),
+        begin_(offset),
+        end_(offset + layout_.num_rows * row_bytes_),
+        file_(layout_.path, FileAccess::read) {
     require_whole();
-    if (layout_.row_bytes <= kLargestMappedRowBytes) mapped_ = file_.map(offset_, end_ - offset_);
+    if (layout_.row_bytes <= kLargestMappedRowBytes) mapping_.emplace(file_, begin_, end_);
   }
 
   void gather(std::span<const std::int64_t> ids, std::byte* out) override {
-    if (mapped_ != nullptr) {
-      require_whole();  // touching a mapped page past the end would kill the process
+    require_whole();  // touching a mapped page past the file's end would kill the process
+    if (mapping_ && mapping_->data() != nullptr) {
       for (const std::int64_t id : ids) {
-        std::memcpy(out, mapped_ + static_cast<std::size_t>(id) * layout_.row_bytes, layout_.row_bytes);
-        out += layout_.row_bytes;
+        std::memcpy(out, mapping_->data() + id * row_bytes_, layout_.row_bytes);
+        out += row_bytes_;
       }
       return;
     }
     for (std::size_t first = 0; first < ids.size();) {  // rows that follow each other are one read
       std::size_t next = first + 1;
       while (next < ids.size() && ids[next] == ids[next - 1] + 1) ++next;
-      const std::size_t num_bytes = (next - first) * layout_.row_bytes;
-      const std::int64_t begin = offset_ + ids[first] * static_cast<std::int64_t>(layout_.row_bytes);
-      if (!file_.read(begin, num_bytes, out)) {
-        const int code = errno;
-        require_whole();
-        throw Error(ErrorKind::failed, text("cannot read samples ", ids[first], " to ", ids[next - 1], " of \"",
-                                            layout_.name, "\" in the data file \"", layout_.path, "\" (",
-                                            system_text(code), "): check the file system, then start again"));
+      const std::span<std::byte> rows(out, (next - first) * layout_.row_bytes);
+      if (file_.read_at(rows, static_cast<std::uint64_t>(begin_ + ids[first] * row_bytes_)) < rows.size()) {
+        refuse();
       }
-      out += num_bytes;
+      out += rows.size();
       first = next;
     }
   }
 
  private:
   void require_whole() const {
-    const std::int64_t size = file_.size();
-    if (size >= end_) return;
+    if (file_.size() < static_cast<std::uint64_t>(end_)) refuse();
+  }
+
+  [[noreturn]] void refuse() const {
     throw Error(ErrorKind::do_not_requeue,
                 text("the data file \"", layout_.path, "\" is cut short (its data set \"", layout_.name,
-                     "\" ends at byte ", end_, ", the file at byte ", size, "): copy or make the file again"));
+                     "\" ends at byte ", end_, ", the file at byte ", file_.size(), "): copy or make it again"));
   }
 
   RowLayout layout_;
-  std::int64_t offset_;
+  std::int64_t row_bytes_;
+  std::int64_t begin_;
   std::int64_t end_;
-  ReadOnlyFile file_;
-  const std::byte* mapped_ = nullptr;
+  PosixFile file_;
+  std::optional<Mapping> mapping_;
 };
 
 class BlockedRows final : public DatasetRows {
