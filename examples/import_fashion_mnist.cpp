@@ -171,6 +171,7 @@ int run(int argc, const char* const* argv) {
   Options options;
   CLI::App app("Writes Fashion-MNIST to train.h5 (60000 images) and test.h5 (10000 images).", "import-fashion-mnist");
   prepare_command_line(app);
+  app.set_config();  // there is nothing to configure
   app.add_option("folder", options.source, "Where the .gz files of the data set are")->capture_default_str();
   app.add_option("--out", options.out, "Folder for train.h5 and test.h5; made when missing")->capture_default_str();
   add_count(app, "--limit", options.limit, kPositive, "Take only the first N images of each set");
