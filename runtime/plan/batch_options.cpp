@@ -65,23 +65,6 @@ BatchPlan plan_of(const PlanOptions& options, const DataShape& data, int num_ran
   return plan;
 }
 
-/// Refuses a plan whose epochs have no step, and a sharded one whose ranks cannot take equal parts of a step.
-void check_steps(const BatchPlan& plan) {
-  if (plan.is_sharded() && plan.global_batch_size % plan.num_ranks != 0) {
-    throw Error(ErrorKind::usage,
-                text("a global batch of ", plan.global_batch_size, " samples cannot be taken in equal parts from ",
-                     plan.num_ranks, " ranks (each rank has its own data): make ", global_flag, " a multiple of ",
-                     plan.num_ranks));
-  }
-  if (plan.has_length() && plan.steps_per_epoch() == 0) {
-    throw Error(ErrorKind::usage,
-                text("an epoch has no step: ", plan.num_samples, " samples on ", plan.num_ranks,
-                     " ranks are fewer than one global batch of ", plan.global_batch_size, " (micro-batch ",
-                     plan.micro_batch_size, "), and --drop-last leaves the rest out: lower ", global_flag,
-                     " or do without --drop-last"));
-  }
-}
-
 std::int64_t samples_of_ranks(std::int64_t micro_batch, int num_ranks, std::int64_t accumulation) {
   return product(product(micro_batch, num_ranks, "the global batch"), accumulation, "the global batch");
 }
@@ -128,7 +111,7 @@ ResolvedBatch fresh_batch(const PlanOptions& options, const DataShape& data, int
     plan.micro_batch_size = micro.value_or(usual_micro_batch);
     plan.global_batch_size = samples_of_ranks(plan.micro_batch_size, num_ranks, accumulation.value_or(1));
   }
-  check_steps(plan);
+  check_batch(plan);
   result.origin = {global.value_or(0), accumulation.value_or(0), plan.global_batch_size, num_ranks};
   return result;
 }
@@ -169,8 +152,23 @@ ResolvedBatch resumed_batch(const PlanOptions& options, const DataShape& data, i
     plan.micro_batch_size = stored.micro_batch_size;
   }
   if (accumulation != 0) result.origin.requested_accumulation = accumulation;
-  check_steps(plan);
   return result;
+}
+
+void check_batch(const BatchPlan& plan) {
+  if (plan.is_sharded() && plan.global_batch_size % plan.num_ranks != 0) {
+    throw Error(ErrorKind::usage,
+                text("a global batch of ", plan.global_batch_size, " samples cannot be taken in equal parts from ",
+                     plan.num_ranks, " ranks (each rank has its own data): make ", global_flag, " a multiple of ",
+                     plan.num_ranks));
+  }
+  if (plan.has_length() && plan.steps_per_epoch() == 0) {
+    throw Error(ErrorKind::usage,
+                text("an epoch has no step: ", plan.num_samples, " samples on ", plan.num_ranks,
+                     " ranks are fewer than one global batch of ", plan.global_batch_size, " (micro-batch ",
+                     plan.micro_batch_size, "), and --drop-last leaves the rest out: lower ", global_flag,
+                     " or do without --drop-last"));
+  }
 }
 
 }  // namespace lockstep

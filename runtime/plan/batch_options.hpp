@@ -39,8 +39,12 @@ struct ResolvedBatch {
 ResolvedBatch fresh_batch(const PlanOptions& options, const DataShape& data, int num_ranks);
 
 /// The batch of a run that goes on from `stored` with this data and these ranks, by the rules of resuming: which G
-/// counts, and that m stays unless it, or A without it, is asked for anew.
+/// counts, and that m stays unless it, or A without it, is asked for anew. Not yet checked by check_batch().
 ResolvedBatch resumed_batch(const PlanOptions& options, const DataShape& data, int num_ranks, const BatchPlan& stored,
                             const BatchOrigin& origin);
+
+/// Refuses, with the numbers, a plan whose epochs have no step, and data that shards itself whose ranks cannot take
+/// equal parts of a step.
+void check_batch(const BatchPlan& plan);
 
 }  // namespace lockstep

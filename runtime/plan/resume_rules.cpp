@@ -195,6 +195,7 @@ ResumedState resume_state(const PlanOptions& options, const DataShape& data, int
   state.origin = batch.origin;
   result.remarks = std::move(batch.remarks);
   check_data(before, state.batch);
+  check_batch(state.batch);
   pass_over_tail(state.batch, state.progress);
 
   const RunEnd asked_end = resolve_run_end(options, state.batch, state.progress);
