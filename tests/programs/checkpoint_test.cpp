@@ -121,7 +121,6 @@ TEST_F(CheckpointProgram, ShowsStateAndTensorsInTables) {
           "ümläut",
           "[0, 4]",
           "5 tensors, 20 elements, 84 bytes"});
-  // Columns are aligned: every row of the table has its type at the same place, in characters.
   expect(run_tool("show " + in("run")), 0, {path});
   EXPECT_EQ(run_tool("show " + in("run")).output, file.output);
 }
