@@ -4,7 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
+
+#include "runtime/plan/error.hpp"
 
 namespace lockstep {
 
@@ -18,7 +19,10 @@ class AlignedBuffer {
       : bytes_(
             static_cast<std::byte*>(std::aligned_alloc(alignment, (num_bytes + alignment) / alignment * alignment))),
         num_bytes_(num_bytes) {
-    if (bytes_ == nullptr) throw std::bad_alloc();
+    if (bytes_ == nullptr) {
+      throw Error(ErrorKind::failed, text("there is no memory for a buffer of ", num_bytes,
+                                          " bytes: use fewer ranks a node, or nodes with more memory"));
+    }
     std::memset(bytes_.get(), 0, num_bytes);
   }
 

@@ -37,4 +37,12 @@ std::vector<int> gather_num_slots(Communicator& communicator, const FlatLayout& 
   return num_slots;
 }
 
+void check_program(const TreeProgram& program, const std::vector<int>& num_slots) {
+  bool fits = program.nodes_of_rank.size() == num_slots.size();
+  for (std::size_t rank = 0; fits && rank < num_slots.size(); ++rank) {
+    fits = program.nodes_of_rank[rank] <= num_slots[rank];
+  }
+  if (!fits) throw std::logic_error("a tree program does not fit the ranks and gradient slots of the flat state");
+}
+
 }  // namespace lockstep

@@ -18,6 +18,9 @@ std::size_t buffer_bytes(const FlatLayout& layout);
 /// layouts differ in anything else or are none that can be exchanged.
 std::vector<int> gather_num_slots(Communicator& communicator, const FlatLayout& layout);
 
+/// Throws std::logic_error, on all ranks, where a rank's nodes in `program` are more than its slots.
+void check_program(const TreeProgram& program, const std::vector<int>& num_slots);
+
 /// The memory of one rank that shares none: its weights and its gradient slots.
 class PrivateFlatMemory {
  public:

@@ -66,9 +66,9 @@ void MpiCommunicator::all_gather_in_place(std::span<const std::size_t> counts, s
 }
 
 std::unique_ptr<FlatExchange> MpiCommunicator::make_exchange(const FlatLayout& layout) {
-  gather_num_slots(*this, layout);
+  const std::vector<int> num_slots = gather_num_slots(*this, layout);
   std::unique_ptr<FlatExchange> exchange;
-  agree(*this, [&] { exchange = std::make_unique<MpiExchange>(*this, layout); });
+  agree(*this, [&] { exchange = std::make_unique<MpiExchange>(*this, layout, num_slots); });
   return exchange;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/comm/mpi_exchange.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/comm/mpi_error.hpp"
 #include "runtime/comm/transfer_pieces.hpp"
@@ -21,8 +22,8 @@ Slice part_of(const Slice& slice, std::size_t index, std::int64_t max_elements) 
 
 }  // namespace
 
-MpiExchange::MpiExchange(MpiCommunicator& communicator, const FlatLayout& layout)
-    : communicator_(communicator), layout_(layout), memory_(layout) {}
+MpiExchange::MpiExchange(MpiCommunicator& communicator, const FlatLayout& layout, std::vector<int> num_slots)
+    : communicator_(communicator), layout_(layout), num_slots_(std::move(num_slots)), memory_(layout) {}
 
 void MpiExchange::start(Round& round, const TreeProgram& program, std::size_t index, std::int64_t max_elements) {
   const int num_ranks = communicator_.num_ranks();
@@ -71,6 +72,7 @@ void MpiExchange::start(Round& round, const TreeProgram& program, std::size_t in
 }
 
 void MpiExchange::reduce_slice(const TreeProgram& program, std::byte* out) {
+  check_program(program, num_slots_);
   // The same on all ranks: a function of the program and the layout.
   const auto element_bytes = static_cast<std::int64_t>(size_of(layout_.type));
   const std::int64_t round_bytes = std::min(max_staging_bytes / 2, communicator_.max_transfer_bytes());

@@ -25,7 +25,8 @@ class MpiExchange final : public FlatExchange {
  public:
   static constexpr std::int64_t max_staging_bytes = std::int64_t{64} << 20;
 
-  MpiExchange(MpiCommunicator& communicator, const FlatLayout& layout);
+  /// `num_slots`: the gradient slots of each rank.
+  MpiExchange(MpiCommunicator& communicator, const FlatLayout& layout, std::vector<int> num_slots);
 
   Slice slice() const override { return slice_of(layout_, communicator_.num_ranks(), communicator_.rank()); }
   std::byte* weights() override { return memory_.weights(); }
@@ -47,6 +48,7 @@ class MpiExchange final : public FlatExchange {
 
   MpiCommunicator& communicator_;
   FlatLayout layout_;
+  std::vector<int> num_slots_;
   PrivateFlatMemory memory_;
   std::array<Round, 2> rounds_;  ///< one on its way, one being added up
 };

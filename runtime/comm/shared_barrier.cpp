@@ -36,18 +36,13 @@ void pause_briefly() {
 #endif
 }
 
-int num_processors() {
-  cpu_set_t processors;
-  CPU_ZERO(&processors);
-  return ::sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
-}
-
 }  // namespace
 
-SharedBarrier::SharedBarrier(std::byte* shared_memory, int num_ranks, std::function<void()> while_waiting)
+SharedBarrier::SharedBarrier(std::byte* shared_memory, int num_ranks, int num_processors,
+                             std::function<void()> while_waiting)
     : state_(*reinterpret_cast<State*>(shared_memory)),
       num_ranks_(static_cast<std::uint32_t>(num_ranks)),
-      num_spins_(num_ranks <= num_processors() ? max_spins : 0),
+      num_spins_(num_ranks <= num_processors ? max_spins : 0),
       while_waiting_(std::move(while_waiting)) {}
 
 void SharedBarrier::arrive_and_wait() {

@@ -9,9 +9,9 @@ namespace lockstep {
 
 /// A barrier of processes over 64-byte aligned memory that they share and that is zero at first.
 ///
-/// What a rank wrote before the barrier, every rank sees after it. A rank that waits spins for a moment where each
-/// rank has a processor of its own, gives way a few times, and then sleeps: waiting for a long checkpoint burns no
-/// core. The memory must outlive the object; all ranks give the same `num_ranks`.
+/// What a rank wrote before the barrier, every rank sees after it. A rank that waits spins for a moment where there
+/// is a processor for each rank, gives way a few times, and then sleeps: waiting for a long checkpoint burns no core.
+/// The memory must outlive the object; all ranks give the same `num_ranks`.
 class SharedBarrier {
  public:
   /// What lies in the shared memory. Each word has a cache line of its own.
@@ -21,8 +21,9 @@ class SharedBarrier {
     alignas(64) std::atomic<std::uint32_t> num_sleeping;
   };
 
-  /// `while_waiting` is called from time to time by a rank that sleeps.
-  SharedBarrier(std::byte* shared_memory, int num_ranks, std::function<void()> while_waiting);
+  /// `num_processors`: those that the ranks may use together. `while_waiting` is called from time to time by a rank
+  /// that sleeps.
+  SharedBarrier(std::byte* shared_memory, int num_ranks, int num_processors, std::function<void()> while_waiting);
 
   void arrive_and_wait();  ///< **collective**
 

@@ -22,7 +22,7 @@ class SharedExchange final : public FlatExchange {
  public:
   /// `num_slots`: the gradient slots of each rank. `communicator` is used for the set-up alone.
   SharedExchange(Communicator& communicator, SharedBarrier& barrier, const FlatLayout& layout,
-                 const std::vector<int>& num_slots, std::size_t max_bytes);
+                 std::vector<int> num_slots, std::size_t max_bytes);
 
   Slice slice() const override { return slice_; }
   std::byte* weights() override { return segment_.data(); }
@@ -38,6 +38,7 @@ class SharedExchange final : public FlatExchange {
 
   SharedBarrier& barrier_;
   FlatLayout layout_;
+  std::vector<int> num_slots_;
   std::size_t rank_;
   Slice slice_;
   std::size_t buffer_bytes_;

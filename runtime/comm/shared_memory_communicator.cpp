@@ -1,5 +1,7 @@
 #include "runtime/comm/shared_memory_communicator.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -26,6 +28,18 @@ std::size_t piece_bytes(std::size_t num_bytes, std::size_t index) {
   return std::min(mailbox_bytes, num_bytes - std::min(num_bytes, index * mailbox_bytes));
 }
 
+/// **Collective.** Processors that the ranks may use together, however the launcher binds them.
+int num_processors_of(Communicator& ranks) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (::sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_ZERO(&mine);
+  std::vector<cpu_set_t> all(static_cast<std::size_t>(ranks.num_ranks()));
+  const std::vector<std::size_t> counts(all.size(), sizeof mine);
+  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), counts, std::as_writable_bytes(std::span(all)));
+  for (const cpu_set_t& other : all) CPU_OR(&mine, &mine, &other);
+  return CPU_COUNT(&mine);
+}
+
 }  // namespace
 
 SharedMemoryCommunicator::SharedMemoryCommunicator(const MpiSession& session, Reporter report,
@@ -34,7 +48,7 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(const MpiSession& session, Re
       report_(std::move(report)),
       max_exchange_bytes_(max_exchange_bytes),
       control_(mpi_, barrier_bytes + 2 * mailbox_bytes * static_cast<std::size_t>(session.num_ranks())),
-      barrier_(control_.data(), session.num_ranks(), [this] { mpi_.make_progress(); }) {
+      barrier_(control_.data(), session.num_ranks(), num_processors_of(mpi_), [this] { mpi_.make_progress(); }) {
   agree(mpi_, [&] {
     if (rank() == 0) control_.reserve(0, control_.size());
   });

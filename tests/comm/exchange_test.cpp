@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -214,6 +215,17 @@ TEST_P(Exchange, LayoutsThatDifferAreRefusedByAllRanks) {
   layout.block_elements = 64;
   layout.type = ElementType::bfloat16;  // sums of many ranks are not kept in 16 bits
   EXPECT_THROW(ranks->make_exchange(layout), std::logic_error);
+}
+
+TEST_P(Exchange, ProgramWithMoreNodesThanSlotsIsRefused) {
+  const auto ranks = make(GetParam());
+  const FlatLayout layout = layout_for<float>(*ranks, ranks->num_ranks(), 4, 16);  // one slot each
+  const auto exchange = ranks->make_exchange(layout);
+  TreeProgram program = make_tree_program(ranks->num_ranks(), shares_of(ranks->num_ranks(), ranks->num_ranks()));
+  program.nodes_of_rank.back() = 2;
+  EXPECT_THROW(exchange->reduce_slice(program, exchange->weights()), std::logic_error);
+  program.nodes_of_rank.push_back(0);
+  EXPECT_THROW(exchange->reduce_slice(program, exchange->weights()), std::logic_error);
 }
 
 TEST(SharedMemory, LackOfRoomIsReportedOnceAndGoesThroughMpi) {
