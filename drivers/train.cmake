@@ -1,0 +1,13 @@
+# The built-in models, for lockstep-train and the benchmarks.
+add_library(lockstep_models STATIC train_models.cpp)
+target_link_libraries(lockstep_models PUBLIC lockstep::train)
+
+find_package(nlohmann_json REQUIRED)
+add_executable(lockstep-train
+  train_main.cpp
+  train_options.cpp
+  train_report.cpp
+  train_run.cpp)
+target_link_libraries(lockstep-train PRIVATE lockstep_models lockstep_command_line lockstep::comm lockstep::io
+                                             nlohmann_json::nlohmann_json)
+target_compile_definitions(lockstep-train PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")

@@ -21,10 +21,13 @@ class NodeSums {
     const TreeAccumulator::Deposit where = accumulator_.next();
     const auto slot = static_cast<std::size_t>(where.slot);
     slots_[slot] = where.add ? slots_[slot] + leaf : leaf;
-    for (const int merged : where.merge) slots_[static_cast<std::size_t>(merged)] += slots_[static_cast<std::size_t>(merged) + 1];
+    for (const int merged : where.merge)
+      slots_[static_cast<std::size_t>(merged)] += slots_[static_cast<std::size_t>(merged) + 1];
   }
 
-  std::vector<double> values() const { return {slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(num_nodes_)}; }
+  std::vector<double> values() const {
+    return {slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(num_nodes_)};
+  }
 
  private:
   TreeAccumulator accumulator_;

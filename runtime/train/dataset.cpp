@@ -12,8 +12,9 @@ namespace lockstep {
 
 SourceDataset::SourceDataset(std::unique_ptr<SampleSource> source) : source_(std::move(source)) {
   if (source_->fields().size() != 2)
-    throw Error(ErrorKind::usage, text("the data has ", source_->fields().size(),
-                                       " fields (two are trained on: inputs and targets): name exactly two datasets"));
+    throw Error(ErrorKind::usage,
+                text("the data has ", source_->fields().size(),
+                     " fields (two are trained on: inputs and targets): name exactly two datasets"));
 }
 
 std::int64_t SourceDataset::num_samples() const { return source_->num_samples(); }

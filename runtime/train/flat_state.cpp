@@ -21,7 +21,9 @@ constexpr std::int64_t boundary_bytes = 64;
 constexpr std::int64_t least_block_elements = 1024;
 constexpr std::int64_t most_blocks = 2048;
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 bool is_flat_type(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
 
@@ -33,7 +35,8 @@ std::string signature_of(const std::vector<FlatGroup>& groups, const std::vector
   for (const FlatGroup& group : groups)
     for (const FlatEntry& entry : group.entries)
       signature << entry.name << ' ' << entry.tensor.scalar_type() << entry.tensor.sizes() << entry.trainable << '\n';
-  for (const LooseTensor& item : loose) signature << item.name << ' ' << item.tensor.scalar_type() << item.tensor.sizes() << '\n';
+  for (const LooseTensor& item : loose)
+    signature << item.name << ' ' << item.tensor.scalar_type() << item.tensor.sizes() << '\n';
   return signature.str();
 }
 
@@ -56,9 +59,11 @@ FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int 
   const std::string of_root = broadcast_text(communicator, signature);
   agree(communicator, [&] {
     if (signature != of_root)
-      throw Error(ErrorKind::do_not_requeue,
-                  text("rank ", communicator.rank(), " built another model than rank 0 (names, types or shapes "
-                       "differ, so gradients cannot be added up): build the model from the options alone on every rank"));
+      throw Error(
+          ErrorKind::do_not_requeue,
+          text("rank ", communicator.rank(),
+               " built another model than rank 0 (names, types or shapes "
+               "differ, so gradients cannot be added up): build the model from the options alone on every rank"));
   });
   allocate(communicator, num_slots);
 }
@@ -249,12 +254,14 @@ std::vector<double> FlatState::deposit(const TreeAccumulator::Deposit& where, do
     if (version_of(item.tensor) == item.version || at::equal(item.tensor, item.committed)) continue;
     const bool is_counter = !item.is_parameter && at::isIntegralType(item.tensor.scalar_type(), false);
     const at::Tensor change = is_counter ? item.tensor - item.committed : at::Tensor();
-    if (!is_counter || change.min().item<double>() != change.max().item<double>() || change.max().item<double>() != 1.0)
-      throw Error(ErrorKind::do_not_requeue,
-                  text("buffer '", item.name, "' (", c10::toString(item.tensor.scalar_type()),
-                       ") changed during the forward pass in a way that has no meaning over several micro-batches "
-                       "(floating buffers are averaged, integer ones may count up by one): keep such state outside of "
-                       "the module, or make it a floating buffer"));
+    if (!is_counter || change.min().item<double>() != change.max().item<double>() ||
+        change.max().item<double>() != 1.0)
+      throw Error(
+          ErrorKind::do_not_requeue,
+          text("buffer '", item.name, "' (", c10::toString(item.tensor.scalar_type()),
+               ") changed during the forward pass in a way that has no meaning over several micro-batches "
+               "(floating buffers are averaged, integer ones may count up by one): keep such state outside of "
+               "the module, or make it a floating buffer"));
     counts.back() = 1.0;
   }
   return counts;

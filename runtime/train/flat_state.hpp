@@ -90,7 +90,8 @@ class FlatState {
   void collect(torch::nn::Module& module);
   void lay_out();
   void allocate(Communicator& communicator, int num_slots);
-  void deposit_entry(FlatGroup& group, std::size_t entry, const TreeAccumulator::Deposit& where, double buffer_weight);
+  void deposit_entry(FlatGroup& group, std::size_t entry, const TreeAccumulator::Deposit& where,
+                     double buffer_weight);
 
   std::vector<FlatGroup> groups_;
   std::vector<LooseTensor> loose_;

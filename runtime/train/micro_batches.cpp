@@ -41,8 +41,8 @@ GeneratorGuard::~GeneratorGuard() {
   generator.set_state(state_);
 }
 
-MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data, FlatState& state,
-                                   Settings settings)
+MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data,
+                                   FlatState& state, Settings settings)
     : module_(module), loss_(std::move(loss)), data_(data), state_(state), settings_(settings) {}
 
 Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& step, std::int64_t micro_batch,
@@ -95,15 +95,17 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
       const auto num_samples = static_cast<double>(samples);
       const auto kind = loss.weight ? MicroBatchSums::LossKind::weighted : MicroBatchSums::LossKind::mean;
       if (sums.loss_kind != MicroBatchSums::LossKind::none && sums.loss_kind != kind)
-        throw Error(ErrorKind::do_not_requeue,
-                    "the loss function gave a mean for one micro-batch and a weighted sum for another (they cannot be "
-                    "added up): always return the same kind");
+        throw Error(
+            ErrorKind::do_not_requeue,
+            "the loss function gave a mean for one micro-batch and a weighted sum for another (they cannot be "
+            "added up): always return the same kind");
       sums.loss_kind = kind;
       const double value = loss.value.item<double>();
       losses.add(loss.weight ? value : value * num_samples);
       weights.add(loss.weight ? *loss.weight : num_samples);
       const std::vector<double> counts = state_.deposit(accumulator.next(), num_samples / micro_batch_size);
-      for (std::size_t i = 0; i < counts.size(); ++i) sums.counter_counts[i] = std::max(sums.counter_counts[i], counts[i]);
+      for (std::size_t i = 0; i < counts.size(); ++i)
+        sums.counter_counts[i] = std::max(sums.counter_counts[i], counts[i]);
     }
   } catch (const Error& error) {
     sums.failure = error;

@@ -24,8 +24,8 @@ struct MicroBatchSums {
   std::vector<double> weight_nodes;    ///< what they are divided by
   std::vector<double> counter_counts;  ///< by how much each loose counter went up
   LossKind loss_kind = LossKind::none;
-  std::uint64_t sample_mark = 0;       ///< of the samples this rank read (coverage)
-  std::optional<Error> failure;        ///< what a micro-batch threw; the rest of the share was not run
+  std::uint64_t sample_mark = 0;  ///< of the samples this rank read (coverage)
+  std::optional<Error> failure;   ///< what a micro-batch threw; the rest of the share was not run
 };
 
 /// Runs a rank's share of a step: forward, backward, gradients into the flat slots in tree order.

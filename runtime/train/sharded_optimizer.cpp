@@ -56,7 +56,8 @@ std::vector<ShardedOptimizer::Segment> ShardedOptimizer::segments_of(const FlatG
     if (!entry.is_parameter || !entry.trainable) continue;
     // An entry reaches to the next one: the padding between them holds zeros, and zero it stays.
     const bool is_last = i + 1 == group.entries.size() || !group.entries[i + 1].is_parameter;
-    const std::int64_t next = is_last ? group.parameter_blocks * group.layout.block_elements : group.entries[i + 1].offset;
+    const std::int64_t next =
+        is_last ? group.parameter_blocks * group.layout.block_elements : group.entries[i + 1].offset;
     Segment segment{std::max(entry.offset, slice.begin) - slice.begin, std::min(next, slice.end) - slice.begin,
                     *options_.weight_decay, 1.0, entry.updates};
     if (segment.begin >= segment.end) continue;
@@ -87,8 +88,8 @@ void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double lea
     for (const Segment& segment : segments_of(group)) {
       const std::int64_t length = segment.end - segment.begin;
       const auto part = [&](const at::Tensor& of_slice) { return of_slice.narrow(0, segment.begin, length); };
-      const at::Tensor weights[] = {group.weights.narrow(0, slice.begin + segment.begin, length)};
-      const at::Tensor gradient[] = {part(gradients[g])};
+      const at::Tensor weights = group.weights.narrow(0, slice.begin + segment.begin, length);
+      const at::Tensor gradient = part(gradients[g]);
       const double rate = learning_rate * segment.learning_rate_scale;
       if (options_.kind == OptimizerKind::sgd) {
         std::vector<at::Tensor> momentum;
@@ -97,12 +98,11 @@ void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double lea
                         options_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
         continue;
       }
-      const at::Tensor exp_avg[] = {part(moments_[g][0])};
-      const at::Tensor exp_avg_sq[] = {part(moments_[g][1])};
-      const at::Tensor updates[] = {at::full({}, static_cast<double>(segment.updates + 1), at::kFloat)};
-      const auto update = options_.kind == OptimizerKind::adamw
-                              ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)
-                              : static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adam_::call);
+      const at::Tensor exp_avg = part(moments_[g][0]);
+      const at::Tensor exp_avg_sq = part(moments_[g][1]);
+      const at::Tensor updates = at::full({}, static_cast<double>(segment.updates + 1), at::kFloat);
+      const auto update =
+          options_.kind == OptimizerKind::adamw ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
       update(weights, gradient, exp_avg, exp_avg_sq, {}, updates, rate, options_.beta1, options_.beta2,
              segment.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, {}, {});
     }

@@ -32,7 +32,8 @@ TensorPart flat_part(const FlatGroup& group, const FlatEntry& entry, std::string
   const std::int64_t in_slice = entry.offset + part.begin - slice.begin;
   if (part.begin < part.end) part.data = of_slice + static_cast<std::size_t>(in_slice) * size_of(group.layout.type);
   part.block_elements = group.layout.block_elements;
-  part.block_phase = (group.layout.block_elements - entry.offset % group.layout.block_elements) % group.layout.block_elements;
+  part.block_phase =
+      (group.layout.block_elements - entry.offset % group.layout.block_elements) % group.layout.block_elements;
   return part;
 }
 
@@ -82,7 +83,8 @@ struct Differences {
     list("not in the model:", unexpected);
     list("differs:", changed);
     if (shown > most) out << "\n  and " << shown - most << " more";
-    out << "\nBuild the model that the checkpoint was trained with, or choose another --checkpoint-dir, or start anew "
+    out << "\nBuild the model that the checkpoint was trained with, or choose another --checkpoint-dir, or start "
+           "anew "
            "from its weights with --finetune-from";
     return out.str();
   }
@@ -100,7 +102,8 @@ Differences compare(const std::vector<TensorInfo>& wanted, const std::vector<Ten
       continue;
     }
     if (found->second->type != info.type || found->second->shape != info.shape)
-      differences.changed.push_back(title + ": " + shape_text(*found->second) + " stored, " + shape_text(info) + " here");
+      differences.changed.push_back(title + ": " + shape_text(*found->second) + " stored, " + shape_text(info) +
+                                    " here");
     by_key.erase(found);
   }
   for (const auto& [key, info] : by_key)
@@ -110,13 +113,15 @@ Differences compare(const std::vector<TensorInfo>& wanted, const std::vector<Ten
 
 }  // namespace
 
-std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer, const Communicator& communicator) {
+std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer,
+                                    const Communicator& communicator) {
   std::vector<TensorPart> parts;
   for (const bool parameters : {true, false}) {
     const std::string section = parameters ? "weights" : "buffers";
     for (const FlatGroup& group : state.groups())
       for (const FlatEntry& entry : group.entries)
-        if (entry.is_parameter == parameters) parts.push_back(flat_part(group, entry, section, first_of_slice(group)));
+        if (entry.is_parameter == parameters)
+          parts.push_back(flat_part(group, entry, section, first_of_slice(group)));
     for (const LooseTensor& item : state.loose())
       if (item.is_parameter == parameters) parts.push_back(loose_part(item, communicator));
   }
@@ -156,14 +161,15 @@ void store_updates(const FlatState& state, std::int64_t steps_applied, Attribute
   group["their_updates"] = updates;
 }
 
-void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer, Communicator& communicator) {
+void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer,
+                   Communicator& communicator) {
   const AttributeTree& stored = reader.attributes();
   const auto& stored_kind = attribute<std::string>(stored, "optimizer", "kind");
   if (stored_kind != name_of(optimizer.options().kind))
-    throw Error(ErrorKind::usage, text(reader.path(), " was trained with the optimizer ", stored_kind, ", the options say ",
-                                       name_of(optimizer.options().kind),
-                                       " (its moments have no meaning for another one): use --optimizer ", stored_kind,
-                                       ", or start anew from the weights with --finetune-from"));
+    throw Error(ErrorKind::usage, text(reader.path(), " was trained with the optimizer ", stored_kind,
+                                       ", the options say ", name_of(optimizer.options().kind),
+                                       " (its moments have no meaning for another one): use --optimizer ",
+                                       stored_kind, ", or start anew from the weights with --finetune-from"));
 
   // A parameter that is frozen now keeps the moments it has; one that was frozen then starts without.
   std::set<TensorKey> keys;
@@ -213,7 +219,8 @@ void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer&
     }
 }
 
-std::vector<std::string> load_weights(CheckpointReader& reader, torch::nn::Module& module, const WeightsMatch& match) {
+std::vector<std::string> load_weights(CheckpointReader& reader, torch::nn::Module& module,
+                                      const WeightsMatch& match) {
   std::vector<std::pair<at::Tensor, at::Tensor>> targets;  // the module's tensor, what is read
   std::vector<TensorPart> parts;
   std::set<const void*> seen;

@@ -16,7 +16,8 @@ namespace lockstep {
 
 /// The tensors of a run as this rank's parts: "weights", "buffers" and "optimizer/<moment>", in the order of the flat
 /// state. The parts point into the live state.
-std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer, const Communicator& communicator);
+std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer,
+                                    const Communicator& communicator);
 
 /// The further names of tied tensors.
 std::vector<TensorAlias> state_aliases(const FlatState& state);
@@ -26,7 +27,8 @@ void store_updates(const FlatState& state, std::int64_t steps_applied, Attribute
 
 /// **Collective.** Fills state and moments from a checkpoint, on any number of ranks. Throws Error, before anything
 /// changes, listing every name, shape and type that differs.
-void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer, Communicator& communicator);
+void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer,
+                   Communicator& communicator);
 
 /// What `load_weights` accepts.
 struct WeightsMatch {

@@ -91,7 +91,8 @@ class Taker {
 
 }  // namespace
 
-StepExchange::StepExchange(FlatState& state, Communicator& communicator) : state_(state), communicator_(communicator) {
+StepExchange::StepExchange(FlatState& state, Communicator& communicator)
+    : state_(state), communicator_(communicator) {
   for (const FlatGroup& group : state_.groups()) {
     slices_.push_back(at::zeros({group.slice().size()}, scalar_type_of(group.layout.type)));
     std::vector<LeafRange> shares;
@@ -176,7 +177,8 @@ StepTotals StepExchange::reduce(const BatchPlan& plan, const StepPlan& step, con
     totals.sample_mark += header.sample_mark;
     std::vector<double> counters;
     taker.doubles(num_counters, counters);
-    for (std::size_t i = 0; i < counters.size(); ++i) totals.counter_counts[i] = std::max(totals.counter_counts[i], counters[i]);
+    for (std::size_t i = 0; i < counters.size(); ++i)
+      totals.counter_counts[i] = std::max(totals.counter_counts[i], counters[i]);
     taker.doubles(program.nodes_of_rank[rank], losses);
     taker.doubles(program.nodes_of_rank[rank], weights);
     for (std::size_t g = 0; g < norms.size(); ++g) taker.doubles(norm_programs_[g].nodes_of_rank[rank], norms[g]);

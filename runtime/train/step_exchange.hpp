@@ -22,9 +22,9 @@ struct StepFlags {
 
 /// The totals of a step, the same bits on all ranks and on any number of them.
 struct StepTotals {
-  double loss = 0.0;             ///< mean over the samples (or over the weights)
-  double gradient_norm = 0.0;    ///< global, unscaled, before clipping; inf or nan when not finite
-  bool finite = true;            ///< gradients, loss and buffers
+  double loss = 0.0;           ///< mean over the samples (or over the weights)
+  double gradient_norm = 0.0;  ///< global, unscaled, before clipping; inf or nan when not finite
+  bool finite = true;          ///< gradients, loss and buffers
   bool loss_finite = true;
   double gradient_factor = 1.0;  ///< turns the sliced sums into the mean gradient
   double buffer_factor = 1.0;
@@ -52,7 +52,7 @@ class StepExchange {
   FlatState& state_;
   Communicator& communicator_;
   std::vector<at::Tensor> slices_;
-  std::vector<TreeProgram> norm_programs_;  ///< per group, over its parameter blocks
+  std::vector<TreeProgram> norm_programs_;        ///< per group, over its parameter blocks
   std::map<std::int64_t, TreeProgram> programs_;  ///< by number of samples of the step
 };
 

@@ -36,9 +36,10 @@ at::ScalarType scalar_type_of(ElementType type) {
 ElementType element_type_of(at::ScalarType type, const std::string& name) {
   for (const auto& [element, scalar] : type_pairs)
     if (scalar == type) return element;
-  throw Error(ErrorKind::do_not_requeue, text("tensor '", name, "' has the type ", c10::toString(type),
-                                              ", which a checkpoint cannot hold: use a float, complex, integer or bool "
-                                              "type for it"));
+  throw Error(ErrorKind::do_not_requeue,
+              text("tensor '", name, "' has the type ", c10::toString(type),
+                   ", which a checkpoint cannot hold: use a float, complex, integer or bool "
+                   "type for it"));
 }
 
 at::Tensor view_of(std::byte* data, at::IntArrayRef shape, at::ScalarType type) {

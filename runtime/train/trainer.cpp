@@ -180,11 +180,11 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
                                      const TrainerEvents& events) {
   const std::string where = culprit_text(step, share, drill);
   const auto fail = [&](const std::string& why, const std::string& next) {
-    throw Error(ErrorKind::do_not_requeue, text("step ", step.step, ": the gradients are not finite (", where, "; loss ",
-                                                totals.loss, "; ", why, "): ", next,
-                                                ". The newest checkpoint is as it was"));
+    throw Error(ErrorKind::do_not_requeue,
+                text("step ", step.step, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ", why,
+                     "): ", next, ". The newest checkpoint is as it was"));
   };
-  if (scaler_.enabled()) {
+  if (scaler_.options().enabled) {
     const bool retry = options_.on_overflow == OverflowPolicy::retry;
     if (retry && !totals.loss_finite)
       fail("the loss itself is not finite, which no loss scale cures",
@@ -194,8 +194,8 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
            "lower the learning rate, or use --precision bf16 or fp32");
     const double before = scaler_.scale();
     scaler_.update(true);
-    tell(events, text("step ", step.step, ": overflow at loss scale ", before, " (", where, "); scale ", before, " -> ",
-                      scaler_.scale(), retry ? ", computing the step again" : ", the update is dropped"));
+    tell(events, text("step ", step.step, ": overflow at loss scale ", before, " (", where, "); scale ", before,
+                      " -> ", scaler_.scale(), retry ? ", computing the step again" : ", the update is dropped"));
     return retry;
   }
   if (options_.on_nonfinite == NonfinitePolicy::error)
@@ -204,7 +204,8 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
   if (++nonfinite_in_a_row_ > options_.max_nonfinite)
     fail(text(nonfinite_in_a_row_, " steps in a row, --max-nonfinite is ", options_.max_nonfinite),
          "the model has diverged: go back to an older checkpoint with a lower learning rate");
-  tell(events, text("step ", step.step, ": gradients not finite (", where, "); the update is dropped, the schedule holds"));
+  tell(events,
+       text("step ", step.step, ": gradients not finite (", where, "); the update is dropped, the schedule holds"));
   return false;
 }
 
@@ -215,7 +216,8 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
   const EvaluationMode mode(module_);
   state_.restore_buffers();
   const MetricFunction& measure = metrics ? metrics : metric_of(loss_);
-  const std::int64_t size = plan_.batch().micro_batch_size;
+  const std::int64_t size =
+      options_.evaluation_batch_size > 0 ? options_.evaluation_batch_size : plan_.batch().micro_batch_size;
   const std::int64_t num_batches = (data.num_samples() + size - 1) / size;
   const int num_ranks = communicator_.num_ranks();
   const LeafRange share = share_of(num_batches, num_ranks, communicator_.rank());
@@ -224,11 +226,13 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
   agree(communicator_, [&] {
     for (std::int64_t index = share.begin; index < share.end && !stopped; ++index) {
       std::vector<std::int64_t> ids;
-      for (std::int64_t id = index * size; id < std::min((index + 1) * size, data.num_samples()); ++id) ids.push_back(id);
+      for (std::int64_t id = index * size; id < std::min((index + 1) * size, data.num_samples()); ++id)
+        ids.push_back(id);
       const Batch batch = data.get(ids);
       const AutocastGuard autocast(options_.precision, at::kCPU);
       for (const auto& [name, value] : measure(batch)) {
-        auto& [total, weight] = sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
+        auto& [total, weight] =
+            sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
         total.add(value.sum);
         weight.add(value.weight);
       }
@@ -255,7 +259,8 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
     const std::size_t end = names.find('\n', begin);
     const std::string name = names.substr(begin, end - begin);
     begin = end + 1;
-    const auto [total, weight] = sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
+    const auto [total, weight] =
+        sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
     const double sum = total_of(total.values());
     results[name] = sum / total_of(weight.values());
   }
@@ -286,13 +291,13 @@ void Trainer::save(CheckpointStore& store, const RunControl& control) {
   if (control.on_saved) control.on_saved(seconds_since(start));
 }
 
-RunEnd Trainer::run(const RunControl& control, CheckpointStore* store) {
+RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
   module_.train();
-  RunEnd end = RunEnd::finished;
+  RunOutcome end = RunOutcome::finished;
   Clock::time_point last_save = Clock::now();
   for (std::int64_t taken = 0; !plan_.finished(); ++taken) {
     if (control.stop_after_steps && taken >= *control.stop_after_steps) {
-      end = RunEnd::paused;
+      end = RunOutcome::paused;
       break;
     }
     const bool interval_over = control.save_interval_seconds > 0.0 && communicator_.rank() == 0 &&
@@ -320,7 +325,7 @@ RunEnd Trainer::run(const RunControl& control, CheckpointStore* store) {
       last_save = Clock::now();
     }
     if (stop && !plan_.finished()) {
-      end = RunEnd::stopped;
+      end = RunOutcome::stopped;
       break;
     }
   }

@@ -33,13 +33,14 @@ struct TrainerOptions {
   OptimizerOptions optimizer;
   std::vector<ParameterGroup> parameter_groups;
   Precision precision = Precision::fp32;
-  LossScalerOptions loss_scaler;               ///< used with fp16
-  double max_grad_norm = 0.0;                  ///< global norm that gradients are clipped to; 0: not clipped
+  LossScalerOptions loss_scaler;  ///< used with fp16
+  double max_grad_norm = 0.0;     ///< global norm that gradients are clipped to; 0: not clipped
   OverflowPolicy on_overflow = OverflowPolicy::retry;
   NonfinitePolicy on_nonfinite = NonfinitePolicy::error;
-  std::int64_t max_nonfinite = 3;              ///< steps in a row that NonfinitePolicy::skip may drop
-  std::set<std::int64_t> overflow_drill_steps; ///< steps whose first attempt is made to overflow (a drill)
-  AttributeGroup resolved_options;             ///< stored as they are, for people
+  std::int64_t max_nonfinite = 3;               ///< steps in a row that NonfinitePolicy::skip may drop
+  std::int64_t evaluation_batch_size = 0;       ///< samples of a forward pass of an evaluation; 0: the micro-batch's
+  std::set<std::int64_t> overflow_drill_steps;  ///< steps whose first attempt is made to overflow (a drill)
+  AttributeGroup resolved_options;              ///< stored as they are, for people
 };
 
 /// A step that is over.
@@ -62,20 +63,20 @@ struct TrainerEvents {
 
 /// How far run() goes, and what it does on the way.
 struct RunControl {
-  std::optional<std::int64_t> stop_after_steps;   ///< steps of this launch; the plan does not change
-  std::int64_t save_steps = 0;                    ///< a checkpoint every so many steps; 0: not by steps
-  double save_interval_seconds = 0.0;             ///< ... or when so many seconds have gone (rank 0's clock)
+  std::optional<std::int64_t> stop_after_steps;  ///< steps of this launch; the plan does not change
+  std::int64_t save_steps = 0;                   ///< a checkpoint every so many steps; 0: not by steps
+  double save_interval_seconds = 0.0;            ///< ... or when so many seconds have gone (rank 0's clock)
   bool save_at_epoch_end = false;
-  const Dataset* evaluation_data = nullptr;       ///< evaluated at the end of every epoch and of the run
-  MetricFunction metrics;                         ///< absent: the loss
-  std::int64_t evaluation_steps = 0;              ///< also every so many steps
-  std::function<bool()> stop_requested;           ///< polled at step boundaries; any rank's yes stops all
-  std::function<bool()> save_requested;           ///< polled too
-  std::function<void(double seconds)> on_saved;   ///< how long a save held the run
+  const Dataset* evaluation_data = nullptr;      ///< evaluated at the end of every epoch and of the run
+  MetricFunction metrics;                        ///< absent: the loss
+  std::int64_t evaluation_steps = 0;             ///< also every so many steps
+  std::function<bool()> stop_requested;          ///< polled at step boundaries; any rank's yes stops all
+  std::function<bool()> save_requested;          ///< polled too
+  std::function<void(double seconds)> on_saved;  ///< how long a save held the run
   TrainerEvents events;
 };
 
-enum class RunEnd { finished, stopped, paused };  ///< all steps taken; on request; after stop_after_steps
+enum class RunOutcome { finished, stopped, paused };  ///< all steps taken; on request; after stop_after_steps
 
 /// Trains a module on the ranks of a communicator: the same bits on any number of them.
 ///
@@ -110,7 +111,7 @@ class Trainer {
 
   /// Steps, evaluations and saves until the plan's end, a stop, or `control.stop_after_steps`. Saves to `store` (may
   /// be null) at the end and at a stop, too.
-  RunEnd run(const RunControl& control, CheckpointStore* store);
+  RunOutcome run(const RunControl& control, CheckpointStore* store);
 
  private:
   bool recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, LeafRange share, bool drill,

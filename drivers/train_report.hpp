@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "runtime/plan/training_plan.hpp"
+#include "runtime/train/trainer.hpp"
+
+namespace lockstep {
+
+/// What people and scripts see of a run: lines, a progress line on a terminal, metrics.jsonl. Lives on rank 0 alone.
+class TrainReport {
+ public:
+  /// `metrics_file` may be empty: none is written. An existing one goes on: its lines from `first_step` on belong to
+  /// steps (counted from 0) that were lost and are taken again; they are removed. Throws Error when it cannot be
+  /// written.
+  TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps);
+
+  /// One line, on its own even when a progress line is on the terminal.
+  void say(const std::string& line);
+
+  void step(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler);
+  void evaluation(const std::map<std::string, double>& results, const Progress& progress);
+
+  std::int64_t num_metrics_dropped() const { return num_metrics_dropped_; }  ///< steps that were lost
+
+ private:
+  std::string progress_line(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler) const;
+  void write_metrics(const std::string& line);
+
+  std::int64_t log_steps_;
+  bool is_terminal_;
+  bool line_is_open_ = false;
+  std::ofstream metrics_;
+  std::string metrics_file_;
+  std::int64_t num_metrics_dropped_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_drawn_ = start_;
+  std::int64_t samples_ = 0;
+  double samples_per_second_ = 0.0;
+};
+
+/// The resolved plan as lines for the start of the log.
+std::string plan_text(const TrainingPlan& plan);
+
+/// "1:02:03" or "4.2 s".
+std::string duration_text(double seconds);
+
+}  // namespace lockstep

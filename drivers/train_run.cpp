@@ -1,0 +1,357 @@
+#include "drivers/train_run.hpp"
+
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "drivers/command_line.hpp"
+#include "drivers/train_models.hpp"
+#include "drivers/train_report.hpp"
+#include "io/checkpoint_directory.hpp"
+#include "io/dataset_reader.hpp"
+#include "runtime/comm/deadline.hpp"
+#include "runtime/comm/make_communicator.hpp"
+#include "runtime/comm/stall_guard.hpp"
+#include "runtime/comm/stop_files.hpp"
+#include "runtime/comm/stop_request.hpp"
+#include "runtime/train/state_snapshot.hpp"
+#include "runtime/train/tensor_types.hpp"
+#include "runtime/train/weights_digest.hpp"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The drills of --inject.
+struct Drills {
+  std::set<std::int64_t> overflow_steps;
+  SaveFault save;
+};
+
+Drills parse_drills(const std::vector<std::string>& texts) {
+  Drills drills;
+  for (const std::string& drill : texts) {
+    const std::string overflow = "overflow@";
+    if (drill.rfind(overflow, 0) != 0) {
+      drills.save = SaveFault::parse(drill);
+      continue;
+    }
+    std::size_t begin = overflow.size();
+    while (begin <= drill.size()) {
+      const std::size_t end = std::min(drill.find(',', begin), drill.size());
+      drills.overflow_steps.insert(parse_count("--inject", drill.substr(begin, end - begin), kNotNegative));
+      begin = end + 1;
+    }
+  }
+  return drills;
+}
+
+CommunicatorKind communicator_kind_of(const std::string& name) {
+  if (name == "mpi") return CommunicatorKind::mpi;
+  return name == "shared-memory" ? CommunicatorKind::shared_memory : CommunicatorKind::automatic;
+}
+
+CheckpointOptions checkpoint_options_of(const TrainCommand& command, const fs::path& folder, const SaveFault& fault) {
+  CheckpointOptions options;
+  options.directory = folder;
+  options.writer = command.checkpoint_writer == "direct"       ? WriterKind::direct
+                   : command.checkpoint_writer == "collective" ? WriterKind::collective
+                                                               : WriterKind::automatic;
+  options.timing = command.async_save == "on" ? SaveTiming::asynchronous : SaveTiming::synchronous;
+  options.retention = {command.save_total_limit, command.save_keep_every};
+  options.on_save_failure = command.on_save_failure == "abort" ? OnSaveFailure::abort : OnSaveFailure::keep_going;
+  options.inject = fault;
+  options.versions = text("lockstep ", LOCKSTEP_VERSION, ", LibTorch ", TORCH_VERSION);
+  return options;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string joined = "[";
+  for (const std::int64_t extent : shape) joined += (joined.size() > 1 ? ", " : "") + std::to_string(extent);
+  return joined + "]";
+}
+
+/// The data of a file, opened by every rank for itself.
+std::unique_ptr<Hdf5Dataset> open_data(Communicator& communicator, const std::string& path,
+                                       const TrainCommand& command) {
+  std::unique_ptr<Hdf5Dataset> data;
+  agree(communicator, [&] {
+    data = std::make_unique<Hdf5Dataset>(path, std::vector<std::string>{command.inputs_name, command.targets_name});
+  });
+  return data;
+}
+
+/// The largest target plus one, read by rank 0.
+std::int64_t count_classes(Communicator& communicator, Hdf5Dataset& data) {
+  constexpr std::int64_t piece = 1 << 16;
+  std::string classes;
+  agree(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    const FieldInfo& field = data.fields()[1];
+    if (field.type == ElementType::float32 || field.type == ElementType::float64 ||
+        field.sample_bytes() != size_of(field.type))
+      throw Error(ErrorKind::usage,
+                  text("the targets '", field.name, "' are ", name_of(field.type), shape_text(field.sample_shape),
+                       " a sample (cross-entropy takes one class index): choose other targets with "
+                       "--targets-name, or --loss mse"));
+    std::int64_t largest = 0;
+    for (std::int64_t first = 0; first < data.num_samples(); first += piece) {
+      std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(piece, data.num_samples() - first)));
+      std::iota(ids.begin(), ids.end(), first);
+      std::vector<std::byte> bytes(ids.size() * field.sample_bytes());
+      data.read(1, ids, bytes.data());
+      const at::Tensor targets =
+          view_of(bytes.data(), {static_cast<std::int64_t>(ids.size())}, scalar_type_of(field.type));
+      if (targets.to(at::kLong).min().item<std::int64_t>() < 0)
+        throw Error(ErrorKind::do_not_requeue,
+                    text("the targets '", field.name, "' hold a negative class index: mend the data"));
+      largest = std::max(largest, targets.to(at::kLong).max().item<std::int64_t>());
+    }
+    classes = std::to_string(largest + 1);
+  });
+  return std::stoll(broadcast_text(communicator, classes));
+}
+
+ModelOptions resolve_model(const TrainCommand& command, Communicator& communicator, Hdf5Dataset& data) {
+  ModelOptions model = command.model;
+  model.input_shape = data.fields()[0].sample_shape;
+  if (command.loss == "cross-entropy") {
+    model.num_outputs = command.num_classes ? *command.num_classes : count_classes(communicator, data);
+  } else {
+    const std::vector<std::int64_t>& shape = data.fields()[1].sample_shape;
+    model.num_outputs = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+  return model;
+}
+
+std::string host_name() {
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;
+  MPI_Get_processor_name(name.data(), &length);
+  return {name.data(), static_cast<std::size_t>(length)};
+}
+
+std::int64_t num_parameters(const Model& model) {
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
+/// One launch: what run_training() puts together.
+class Launch {
+ public:
+  Launch(const TrainCommand& command, const MpiSession& session, const SlurmEnvironment& environment,
+         const StopSignals& signals, std::optional<double> end)
+      : command_(command),
+        session_(session),
+        environment_(environment),
+        drills_(parse_drills(command.inject)),
+        communicator_(make_communicator(session, communicator_kind_of(command.communicator),
+                                        [this](const std::string& line) { notes_.push_back(line); })),
+        deadline_(end, command.deadline_margin_seconds),
+        signals_(signals) {
+    at::set_num_threads(static_cast<int>(command.num_threads));
+    if (!command.checkpoint_dir.empty()) folder_ = environment.folder_of_task(command.checkpoint_dir);
+  }
+
+  int run();
+
+ private:
+  bool speaks() const { return session_.rank() == 0; }
+  void say(const std::string& line) {
+    if (report_) {
+      report_->say(line);
+    } else if (speaks()) {
+      std::cout << line << std::endl;
+    }
+  }
+  std::unique_ptr<CheckpointReader> open_checkpoint(CheckpointDirectory* store);
+  void finetune(Model& model);
+  void tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
+                  const CheckpointReader* resumed);
+  RunControl control(Trainer& trainer, const Dataset* validation, Model& model);
+  int tell_end(const Trainer& trainer, const Model& model, RunOutcome outcome);
+
+  const TrainCommand& command_;
+  const MpiSession& session_;
+  const SlurmEnvironment& environment_;
+  std::vector<std::string> notes_;
+  Drills drills_;
+  std::unique_ptr<Communicator> communicator_;
+  fs::path folder_;
+  Deadline deadline_;
+  const StopSignals& signals_;
+  std::unique_ptr<StopFiles> files_;  ///< rank 0's
+  std::unique_ptr<StopRequest> request_;
+  std::unique_ptr<TrainReport> report_;  ///< rank 0's
+};
+
+std::unique_ptr<CheckpointReader> Launch::open_checkpoint(CheckpointDirectory* store) {
+  if (command_.resume != "auto" && command_.resume != "never") {
+    if (!store)
+      throw Error(ErrorKind::usage,
+                  "--resume FILE needs --checkpoint-dir (the run that goes on saves there): give one");
+    return store->open(command_.resume);
+  }
+  if (!store) return nullptr;
+  std::unique_ptr<CheckpointReader> newest = store->open_newest();
+  if (newest && command_.resume == "never")
+    throw Error(ErrorKind::usage, text("--resume never, but ", newest->path(),
+                                       " is there (a new run would mix its "
+                                       "checkpoints with those of another): give another --checkpoint-dir, or remove "
+                                       "the old checkpoints"));
+  return newest;
+}
+
+void Launch::finetune(Model& model) {
+  const auto file = lockstep::open_checkpoint(*communicator_, command_.finetune_from);
+  const auto passed_over = load_weights(*file, model, {command_.allow_missing, command_.allow_unexpected});
+  say(text("weights      from ", command_.finetune_from));
+  for (const std::string& name : passed_over) say("             passed over: " + name);
+}
+
+void Launch::tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
+                        const CheckpointReader* resumed) {
+  std::string hosts;
+  std::map<std::string, int> ranks_of_host;
+  for (const std::string& host : gather_texts(*communicator_, host_name())) ++ranks_of_host[host];
+  for (const auto& [host, ranks] : ranks_of_host) hosts += text(hosts.empty() ? "" : ", ", host, " x ", ranks);
+  if (!speaks()) return;
+  say(text("lockstep     ", LOCKSTEP_VERSION, ", ", session_.num_ranks(),
+           session_.num_ranks() == 1 ? " rank" : " ranks", " (", hosts, "), ", communicator_->name(), ", LibTorch ",
+           TORCH_VERSION, ", ", command_.num_threads, command_.num_threads == 1 ? " thread" : " threads", " a rank"));
+  if (environment_.in_job()) say("slurm        " + environment_.describe());
+  for (const std::string& note : notes_) say("note         " + note);
+  say("data         " + data_line);
+  say(text("model        ", command_.model.kind, ", ", num_parameters(model), " parameters, ", command_.loss, ", ",
+           name_of(command_.trainer.optimizer.kind), ", ", name_of(command_.trainer.precision)));
+  say(plan_text(trainer.plan()));
+  if (resumed) say(text("resumed      ", resumed->path(), " after step ", trainer.plan().progress().steps_taken));
+  for (const std::string& note : trainer.resume_notes()) say("note         " + note);
+  if (report_->num_metrics_dropped() > 0)
+    say(text("lost         ", report_->num_metrics_dropped(),
+             " steps were taken after that save and are taken again"));
+}
+
+RunControl Launch::control(Trainer& trainer, const Dataset* validation, Model& model) {
+  RunControl control;
+  control.stop_after_steps = command_.stop_after_steps;
+  control.save_steps = command_.save_steps;
+  control.save_interval_seconds = command_.save_interval_seconds;
+  control.save_at_epoch_end = command_.save_at_epoch_end;
+  control.evaluation_data = validation;
+  control.metrics = make_metrics(command_.loss, model);
+  control.evaluation_steps = command_.evaluation_steps;
+  control.stop_requested = [this] { return request_->requested(); };
+  control.save_requested = [this] { return files_ && files_->take_save(); };
+  control.on_saved = [this](double seconds) { deadline_.observe_save(seconds); };
+  control.events.on_step = [this, &trainer](const StepReport& step) {
+    deadline_.observe_step(step.seconds);
+    if (report_) report_->step(step, trainer.plan(), trainer.loss_scaler());
+  };
+  control.events.on_evaluation = [this, &trainer](const std::map<std::string, double>& results) {
+    if (report_) report_->evaluation(results, trainer.plan().progress());
+  };
+  control.events.on_message = [this](const std::string& line) {
+    if (report_) say(line);
+  };
+  return control;
+}
+
+int Launch::tell_end(const Trainer& trainer, const Model& model, RunOutcome outcome) {
+  // A reason is known on the rank that had it.
+  std::string reason;
+  for (const std::string& of_rank : gather_texts(*communicator_, request_->reason()))
+    if (reason.empty()) reason = of_rank;
+  const std::int64_t steps = trainer.plan().progress().steps_taken;
+  if (!speaks()) return outcome == RunOutcome::finished ? 0 : static_cast<int>(ErrorKind::interrupted);
+  if (trainer.loss_scaler().options().enabled)
+    say(text("overflows    ", trainer.loss_scaler().num_overflows(), " in all, loss scale ",
+             trainer.loss_scaler().scale(), ", ", trainer.plan().progress().steps_skipped, " steps dropped"));
+  say(text("digest       ", weights_digest(model), " of the weights after step ", steps));
+  if (outcome == RunOutcome::finished) {
+    if (files_) files_->mark_done(text("finished after step ", steps));
+    say("finished     all steps are taken");
+    return 0;
+  }
+  say(text("interrupted  after step ", steps, " of ", trainer.plan().total_steps(), " (",
+           outcome == RunOutcome::paused ? "--stop-after-steps" : reason, "); ",
+           folder_.empty() ? "nothing is saved: no --checkpoint-dir" : "the state is saved, start again to go on"));
+  return static_cast<int>(ErrorKind::interrupted);
+}
+
+int Launch::run() {
+  for (const std::string& warning : check_launch(environment_, session_.num_ranks())) notes_.push_back(warning);
+  std::unique_ptr<Hdf5Dataset> data = open_data(*communicator_, command_.train_data, command_);
+  std::unique_ptr<Hdf5Dataset> validation_file;
+  if (!command_.validation_data.empty())
+    validation_file = open_data(*communicator_, command_.validation_data, command_);
+
+  TrainerOptions options = command_.trainer;
+  options.overflow_drill_steps = drills_.overflow_steps;
+  std::shared_ptr<Model> model;
+  const ModelOptions model_options = resolve_model(command_, *communicator_, *data);
+  agree(*communicator_, [&] { model = make_model(model_options, options.plan.seed); });
+
+  std::unique_ptr<CheckpointDirectory> store;
+  if (!folder_.empty())
+    store =
+        std::make_unique<CheckpointDirectory>(*communicator_, checkpoint_options_of(command_, folder_, drills_.save));
+  const std::unique_ptr<CheckpointReader> resumed = open_checkpoint(store.get());
+  if (!resumed && !command_.finetune_from.empty()) finetune(*model);
+
+  const std::string data_line =
+      text(command_.train_data, ": ", data->num_samples(), " samples of ", name_of(data->fields()[0].type), " ",
+           shape_text(data->fields()[0].sample_shape));
+  const SourceDataset train_set(std::move(data));
+  std::unique_ptr<SourceDataset> validation_set;
+  if (validation_file) validation_set = std::make_unique<SourceDataset>(std::move(validation_file));
+  Trainer trainer(*model, make_loss(command_.loss, *model), train_set, options, *communicator_, resumed.get());
+
+  if (speaks() && !folder_.empty()) files_ = std::make_unique<StopFiles>(folder_);
+  request_ = std::make_unique<StopRequest>(signals_, speaks() ? &deadline_ : nullptr, files_.get());
+  agree(*communicator_, [&] {
+    if (!speaks()) return;
+    const std::string metrics = !command_.metrics_file.empty() ? command_.metrics_file
+                                : folder_.empty()              ? std::string()
+                                                               : (folder_ / "metrics.jsonl").string();
+    report_ = std::make_unique<TrainReport>(metrics, trainer.plan().progress().steps_taken, command_.log_steps);
+  });
+  tell_start(data_line, *model, trainer, resumed.get());
+  if (trainer.plan().finished() && resumed) {
+    say("complete     this run has taken all its steps: nothing is done");
+  } else {
+    agree(*communicator_, [&] {
+      if (!files_) return;
+      files_->clear_done();
+      StallGuard(folder_, command_.max_restarts_without_progress).count_launch(trainer.plan().progress().steps_taken);
+    });
+  }
+  const RunOutcome outcome = trainer.run(control(trainer, validation_set.get(), *model), store.get());
+  return tell_end(trainer, *model, outcome);
+}
+
+}  // namespace
+
+std::optional<double> allocation_end_of(const TrainCommand& command, const SlurmEnvironment& environment) {
+  std::optional<double> limit;
+  if (!command.time_limit.empty()) limit = parse_time_limit(command.time_limit);
+  return allocation_end(environment, limit, unix_seconds());
+}
+
+int run_training(const TrainCommand& command, const MpiSession& session, const SlurmEnvironment& environment,
+                 const StopSignals& signals, std::optional<double> allocation_end_seconds) {
+  return Launch(command, session, environment, signals, allocation_end_seconds).run();
+}
+
+}  // namespace lockstep
