@@ -1,5 +1,6 @@
 #include "drivers/checkpoint_numbers.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <complex>
@@ -94,17 +95,27 @@ T element(std::span<const std::byte> elements, std::size_t index) {
 void SummaryBuilder::add(std::span<const std::byte> elements) {
   with_type(type_, [&]<class T>(T) {
     const std::size_t count = elements.size() / sizeof(T);
+    double min = HUGE_VAL;
+    double max = -HUGE_VAL;
+    double sum_of_squares = 0.0;
+    std::int64_t num_not_finite = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const double value = magnitude(element<T>(elements, i));
       if (!std::isfinite(value)) {
-        ++summary_.num_not_finite;
+        ++num_not_finite;
         continue;
       }
-      const bool first = summary_.num_elements + static_cast<std::int64_t>(i) == summary_.num_not_finite;
-      if (first || value < summary_.min) summary_.min = value;
-      if (first || value > summary_.max) summary_.max = value;
-      sum_of_squares_ += value * value;
+      min = std::min(min, value);
+      max = std::max(max, value);
+      sum_of_squares += value * value;
     }
+    const bool first = summary_.num_elements == summary_.num_not_finite;
+    if (static_cast<std::size_t>(num_not_finite) < count) {
+      summary_.min = first ? min : std::min(summary_.min, min);
+      summary_.max = first ? max : std::max(summary_.max, max);
+    }
+    sum_of_squares_ += sum_of_squares;
+    summary_.num_not_finite += num_not_finite;
     summary_.num_elements += static_cast<std::int64_t>(count);
   });
 }
