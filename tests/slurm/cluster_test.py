@@ -30,13 +30,13 @@ def slurm(*command):
 class Job:
     """A run in the hands of Slurm."""
 
-    def __init__(self, run, script, *sbatch_options, arguments=(), **environment):
+    def __init__(self, run, script, *sbatch_options, options=None, **environment):
         self.run = run
         settings = {"LOCKSTEP_SLURM_DIR": SOURCE / "slurm", "LOCKSTEP_TRAIN": training.TRAIN, "REQUEUE_BY": "slurm",
                     "RETRY_FAILURES_AFTER": "0", **environment}
         self.id = slurm("env", *(f"{name}={value}" for name, value in settings.items()), "sbatch", "--parsable",
                         f"--output={run.log_file}", *sbatch_options, SOURCE / "slurm" / script,
-                        *run.options, *arguments)
+                        *run.arguments(**(options or {})))
 
     def facts(self):
         return dict(word.split("=", 1) for word in slurm("scontrol", "-o", "show", "job", self.id).split()
@@ -51,10 +51,10 @@ class Job:
         return facts
 
 
-def submit(launcher, scenario, *sbatch_options, arguments=(), **environment):
+def submit(launcher, scenario, *sbatch_options, options=None, **environment):
     script, nodes = LAUNCHERS[launcher]
     return Job(Run(f"{scenario}-{launcher}"), script, f"--nodelist={','.join(nodes)}", *sbatch_options,
-               arguments=arguments, **environment)
+               options=options, **environment)
 
 
 def resumed_steps(run):
@@ -150,9 +150,9 @@ def self_requeue(launcher):
 
 
 def no_progress(launcher):
-    """Every launch stops before it has taken a step: the third one says 86 instead of 85."""
-    job = submit(launcher, "no_progress", arguments=["--max-restarts-without-progress", "2",
-                                                     "--deadline-margin", "1000000"])
+    """Every launch dies in its first save: the third one says 86 instead of trying again."""
+    job = submit(launcher, "no_progress", options={"max_restarts_without_progress": 2, "save_steps": 1,
+                                                   "inject": "crash@save:data,rank=1"})
     facts = job.ends("FAILED")
     check(facts["ExitCode"] == "86:0" and facts["Restarts"] == "2", f"{facts['ExitCode']}, {facts['Restarts']}")
     check("no progress: 2 launches in a row" in job.run.log(), "the log does not say why")
@@ -172,19 +172,10 @@ def other_ranks(_):
     run.equals_the_undisturbed()
 
 
-def deadline(launcher):
-    """The run itself sees that its time is nearly over; Slurm says nothing."""
-    job = submit(launcher, "deadline", arguments=["--deadline-margin", "1", "--time-limit", "0:05"])
-    facts = job.ends("COMPLETED", seconds=300)
-    check(int(facts["Restarts"]) >= 1, "the run was never stopped")
-    check("the allocation ends in" in job.run.log(), "the log does not say why the run stopped")
-    job.run.equals_the_undisturbed()
-
-
 def time_limit(launcher):
     """A real time limit of a minute, which Slurm warns of and the run knows: requeued, never TIMEOUT."""
     job = submit(launcher, "time_limit", "--time=1", "--signal=B:USR1@20",
-                 arguments=["--deadline-margin", "25", "--max-steps", "100000", "--save-steps", "1000"])
+                 options={"deadline_margin": 25, "max_steps": 100000, "save_steps": 1000})
     wait_for("two restarts", lambda: int(job.facts()["Restarts"]) >= 2, 400)
     check("TIMEOUT" not in job.run.log() and "TIME LIMIT" not in job.run.log(), "the limit was reached")
     slurm("scancel", job.id)
@@ -206,7 +197,7 @@ def c085_warning_of_the_batch_shell(launcher):
 def c092_job_arrays(_):
     """Each task has its folder, and is requeued alone, by the script."""
     run = Run("c092")
-    run.options = [option for option in run.options if option not in ("--seed", "7")]
+    del run.options["seed"]  # the script's
     log = run.log_file.with_suffix("")
     array = Job(run, "train-array.sbatch", "--array=1-2", "--ntasks-per-node=1", f"--output={log}-%a.log",
                 REQUEUE_BY="script")
@@ -230,7 +221,7 @@ def c092_job_arrays(_):
 
 SCENARIOS = {function.__name__: function for function in (
     requeue, preempt, warn, node_down, killed_rank, killed_rank_is_not_retried, cancel, self_requeue, no_progress,
-    other_ranks, deadline, time_limit, c085_warning_of_the_batch_shell, c092_job_arrays)}
+    other_ranks, time_limit, c085_warning_of_the_batch_shell, c092_job_arrays)}
 WITHOUT_LAUNCHER = (other_ranks, c092_job_arrays)
 
 

@@ -22,11 +22,10 @@ SKIP = 77
 
 MAX_STEPS = 200
 SAVE_STEPS = 20
-OPTIONS = ["--train-data", str(WORK / "train.h5"), "--validation-data", str(WORK / "test.h5"),
-           "--model", "mlp", "--hidden-sizes", "512,512", "--dropout", "0.2", "--optimizer", "adamw",
-           "--learning-rate", "1e-3", "--lr-scheduler-type", "cosine", "--warmup-steps", "10",
-           "--global-batch-size", "60", "--micro-batch-size", "4", "--max-steps", str(MAX_STEPS), "--seed", "7",
-           "--save-steps", str(SAVE_STEPS), "--log-steps", "20"]
+OPTIONS = {"train_data": WORK / "train.h5", "validation_data": WORK / "test.h5", "model": "mlp",
+           "hidden_sizes": "512,512", "dropout": 0.2, "optimizer": "adamw", "learning_rate": 1e-3,
+           "lr_scheduler_type": "cosine", "warmup_steps": 10, "global_batch_size": 60, "micro_batch_size": 4,
+           "max_steps": MAX_STEPS, "seed": 7, "save_steps": SAVE_STEPS, "log_steps": 20}
 
 # Virtual nodes are one machine, and tests run as root in containers.
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -62,7 +61,7 @@ class Run:
     def __init__(self, name, folder=None):
         self.folder = folder or WORK / name
         self.log_file = WORK / f"{name}.log"
-        self.options = OPTIONS + ["--checkpoint-dir", str(self.folder)]
+        self.options = {**OPTIONS, "checkpoint_dir": self.folder}
         if folder is None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.log_file.unlink(missing_ok=True)
@@ -95,15 +94,20 @@ class Run:
         step = self.checkpoints()[-1]
         return next(file for file in self.folder.glob("*.h5") if re.fullmatch(rf"\D*0*{step}\.h5", file.name))
 
-    def launch(self, ranks=2, *more, **popen):
-        """Starts mpirun; the log is appended to, as Slurm does."""
-        log = open(self.log_file, "ab")  # pylint: disable=consider-using-with
-        return subprocess.Popen(["mpirun", "-n", str(ranks), str(TRAIN), *self.options, *more],
-                                stdin=subprocess.DEVNULL, stdout=log, stderr=log, **popen)
+    def arguments(self, **options):
+        """The command line of the run, with some options added or replaced."""
+        return [word for name, value in {**self.options, **options}.items()
+                for word in ("--" + name.replace("_", "-"), str(value))]
 
-    def finish(self, ranks=2, *more, code=0, seconds=120.0):
+    def launch(self, ranks=2, **options):
+        """Starts mpirun. Signals wait until the program takes them; the log is appended to: as the job scripts do."""
+        with open(self.log_file, "ab") as log:
+            return subprocess.Popen(["mpirun", "-n", str(ranks), "env", "--block-signal=TERM,USR1,USR2", str(TRAIN),
+                                     *self.arguments(**options)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def finish(self, ranks=2, code=0, seconds=120.0, **options):
         """Runs a launch to its end."""
-        status = self.launch(ranks, *more).wait(seconds)
+        status = self.launch(ranks, **options).wait(seconds)
         check(status == code, f"a launch on {ranks} ranks ended with {status} instead of {code}")
 
     def equals_the_undisturbed(self):
