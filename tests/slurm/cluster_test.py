@@ -18,7 +18,7 @@ import training
 from training import MAX_STEPS, SAVE_STEPS, SOURCE, Failure, Run, check, pids_of, wait_for
 
 LAUNCHERS = {"srun": ("train.sbatch", ["n1", "n2"]), "mpirun": ("train-mpirun.sbatch", ["n3", "n4"])}
-TRIGGER_STEP = 50
+TRIGGER_STEP = 30
 
 
 def slurm(*command):

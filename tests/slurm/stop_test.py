@@ -53,7 +53,8 @@ class Stops:
 
     def SignalDuringEvaluation(self):
         run = Run("evaluation")
-        process = run.launch(2, save_steps=0, evaluation_steps=20, evaluation_batch_size=1)
+        process = run.launch(2, save_steps=0, validation_data=training.WORK / "test.h5",
+                             evaluation_steps=20, evaluation_batch_size=1)
         run.reaches(60)  # an evaluation of 600 single samples follows
         send(run, signal.SIGUSR1)
         check(60 <= stops(run, process) <= 61, f"stopped after {len(run.metrics())}")
@@ -103,7 +104,7 @@ class Stops:
 
     def DeadlineStopsTheRun(self):
         run = Run("deadline")
-        run.finish(2, code=85, seconds=10, max_steps=100000, save_steps=0, time_limit="0:06", deadline_margin=1)
+        run.finish(2, code=85, seconds=30, max_steps=100000, save_steps=0, time_limit="0:06", deadline_margin=1)
         check("the allocation ends in" in run.log(), "the log does not say why")
         check(len(run.checkpoints()) == 1, f"checkpoints: {run.checkpoints()}")
 

@@ -13,18 +13,17 @@ import subprocess
 import sys
 import time
 
-BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", "build/release")).resolve()
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", SOURCE / "build/release")).resolve()
 WORK = BUILD / "tests/slurm/work"
 BIN = BUILD / "bin"
-TRAIN = BIN / "lockstep-train"
+TRAIN = (BIN / "lockstep-train").resolve()
 SKIP = 77
 
-MAX_STEPS = 200
+MAX_STEPS = 240
 SAVE_STEPS = 20
-OPTIONS = {"train_data": WORK / "train.h5", "validation_data": WORK / "test.h5", "model": "mlp",
-           "hidden_sizes": "512,512", "dropout": 0.2, "optimizer": "adamw", "learning_rate": 1e-3,
-           "lr_scheduler_type": "cosine", "warmup_steps": 10, "global_batch_size": 60, "micro_batch_size": 4,
+OPTIONS = {"train_data": WORK / "train.h5", "model": "mlp", "hidden_sizes": "512,512", "dropout": 0.2,
+           "optimizer": "adamw", "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10, "global_batch_size": 60, "micro_batch_size": 4,
            "max_steps": MAX_STEPS, "seed": 7, "save_steps": SAVE_STEPS, "log_steps": 20}
 
 # Virtual nodes are one machine, and tests run as root in containers.
