@@ -222,6 +222,9 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
   add_count(app, "--num-threads", command.num_threads, kPositive,
             "Threads inside a rank's operations; another number may give other last bits. Default: 1")
       ->group(group);
+  add_word(app, "--progress", command.progress, {"auto", "bar", "lines"},
+           "Show progress as a bar on a terminal, or as lines. Default: auto")
+      ->group(group);
   add_count(app, "--log-steps", command.log_steps, kPositive, "Print a line every so many steps. Default: 50")
       ->group(group);
   app.add_option("--metrics-file", command.metrics_file,

@@ -49,6 +49,7 @@ struct TrainCommand {
   std::string device = "auto";
   std::string communicator = "auto";  ///< "auto", "mpi", "shared-memory"
   std::int64_t num_threads = 1;
+  std::string progress = "auto";  ///< "auto", "bar", "lines"
   std::int64_t log_steps = 50;
   std::string metrics_file;
   std::vector<std::string> inject;

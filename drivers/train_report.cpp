@@ -1,5 +1,6 @@
 #include "drivers/train_report.hpp"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,8 +91,17 @@ std::string plan_text(const TrainingPlan& plan) {
   return out.str();
 }
 
-TrainReport::TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps)
-    : log_steps_(log_steps), is_terminal_(isatty(STDOUT_FILENO) != 0), metrics_file_(metrics_file) {
+ProgressStyle progress_style_of(const std::string& name) {
+  if (name != "auto") return name == "bar" ? ProgressStyle::bar : ProgressStyle::lines;
+  winsize size{};
+  const bool has_width =
+      isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return has_width ? ProgressStyle::bar : ProgressStyle::lines;
+}
+
+TrainReport::TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps,
+                         ProgressStyle style)
+    : log_steps_(log_steps), style_(style), metrics_file_(metrics_file) {
   if (metrics_file_.empty()) return;
   num_metrics_dropped_ = drop_lost_steps(metrics_file_, first_step);
   metrics_.open(metrics_file_, std::ios::app);
@@ -153,7 +163,7 @@ void TrainReport::step(const StepReport& report, const TrainingPlan& plan, const
       {"samples_per_second", number(static_cast<double>(report.plan.num_samples) / report.seconds)}}
                     .dump());
   const bool is_last = plan.finished();
-  if (is_terminal_) {
+  if (style_ == ProgressStyle::bar) {
     if (!is_last && std::chrono::duration<double>(now - last_drawn_).count() < redraw_seconds) return;
     last_drawn_ = now;
     constexpr std::int64_t width = 20;

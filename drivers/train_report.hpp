@@ -11,13 +11,20 @@
 
 namespace lockstep {
 
+/// How progress is shown: as a line that is drawn anew, or as one line every some steps.
+enum class ProgressStyle { bar, lines };
+
+/// "bar", "lines", or "auto": a bar where the standard output is a terminal. A launcher's own pseudo-terminal, which
+/// has no width, is none.
+ProgressStyle progress_style_of(const std::string& name);
+
 /// What people and scripts see of a run: lines, a progress line on a terminal, metrics.jsonl. Lives on rank 0 alone.
 class TrainReport {
  public:
   /// `metrics_file` may be empty: none is written. An existing one goes on: its lines from `first_step` on belong to
   /// steps (counted from 0) that were lost and are taken again; they are removed. Throws Error when it cannot be
   /// written.
-  TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps);
+  TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps, ProgressStyle style);
 
   /// One line, on its own even when a progress line is on the terminal.
   void say(const std::string& line);
@@ -32,7 +39,7 @@ class TrainReport {
   void write_metrics(const std::string& line);
 
   std::int64_t log_steps_;
-  bool is_terminal_;
+  ProgressStyle style_;
   bool line_is_open_ = false;
   std::ofstream metrics_;
   std::string metrics_file_;

@@ -325,7 +325,8 @@ int Launch::run() {
     const std::string metrics = !command_.metrics_file.empty() ? command_.metrics_file
                                 : folder_.empty()              ? std::string()
                                                                : (folder_ / "metrics.jsonl").string();
-    report_ = std::make_unique<TrainReport>(metrics, trainer.plan().progress().steps_taken, command_.log_steps);
+    report_ = std::make_unique<TrainReport>(metrics, trainer.plan().progress().steps_taken, command_.log_steps,
+                                            progress_style_of(command_.progress));
   });
   tell_start(data_line, *model, trainer, resumed.get());
   if (trainer.plan().finished() && resumed) {

@@ -71,21 +71,25 @@ std::vector<std::string> numerics_notes(const AttributeTree& stored, const Attri
   return notes;
 }
 
-/// Puts every submodule into evaluation mode, and back to the mode it was in.
+/// Puts the model into evaluation mode, and every part of it back to the mode it was in.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(torch::nn::Module& module) {
-    for (const auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
+  explicit EvaluationMode(torch::nn::Module& module) : module_(module), training_(module.is_training()) {
+    // The module itself may live on the stack; its parts are shared.
+    for (const auto& part : module.modules(/*include_self=*/false)) parts_.emplace_back(part, part->is_training());
     module.eval();
   }
   ~EvaluationMode() {
-    for (const auto& [part, training] : modes_) part->train(training);
+    module_.train(training_);
+    for (const auto& [part, training] : parts_) part->train(training);
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  torch::nn::Module& module_;
+  bool training_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> parts_;
 };
 
 bool asked(const std::function<bool()>& question) { return question && question(); }
@@ -111,6 +115,8 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
   if (!resume_from) return;
   restore_state(*resume_from, state_, optimizer_, communicator_);
   saved_step_ = plan_.progress().steps_taken;
+  if (has_attribute(resume_from->attributes(), "optimizer", "nonfinite_in_a_row"))
+    nonfinite_in_a_row_ = attribute<std::int64_t>(resume_from->attributes(), "optimizer", "nonfinite_in_a_row");
   resume_notes_ = numerics_notes(resume_from->attributes(), numerics_of(options_.precision));
 }
 
@@ -167,8 +173,11 @@ void Trainer::apply(const StepTotals& totals, double learning_rate) {
 }
 
 std::string Trainer::culprit_text(const StepPlan& step, LeafRange share, bool drill) {
-  const auto found = micro_batches_.first_nonfinite(plan_, step, share, scaler_.scale(), drill);
-  const std::string mine = found ? text("micro-batch ", found->micro_batch, ", ", found->tensor) : std::string();
+  std::string mine;
+  agree(communicator_, [&] {
+    if (const auto found = micro_batches_.first_nonfinite(plan_, step, share, scaler_.scale(), drill))
+      mine = text("micro-batch ", found->micro_batch, ", ", found->tensor);
+  });
   state_.restore_buffers();
   // Shares are dealt in order of the ranks, so the first rank that found one has the first micro-batch.
   for (const std::string& of_rank : gather_texts(communicator_, mine))
@@ -276,6 +285,7 @@ Snapshot Trainer::snapshot() {
   snapshot.attributes["loss_scaler"] = scaler_.to_attributes();
   snapshot.attributes["optimizer"] = optimizer_.to_attributes();
   store_updates(state_, plan_.progress().steps_applied, snapshot.attributes["optimizer"]);
+  snapshot.attributes["optimizer"]["nonfinite_in_a_row"] = nonfinite_in_a_row_;
   snapshot.attributes["numerics"] = numerics_of(options_.precision);
   if (!options_.resolved_options.empty()) snapshot.attributes["options"] = options_.resolved_options;
   snapshot.tensors = state_parts(state_, optimizer_, communicator_);

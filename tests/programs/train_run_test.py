@@ -1,0 +1,97 @@
+"""A run of lockstep-train as people and tools see it: its output, its files, the example of one's own model."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+from train_support import SMALL_RUN, TrainTest, checkpoints, launch, main, metrics
+
+PARAMETERS = ["layer0.weight", "layer0.bias", "layer1.weight", "layer1.bias"]
+
+
+class RunTest(TrainTest):
+    def trained(self):
+        folder = os.path.join(self.folder, "trained")
+        if not os.path.exists(folder):
+            type(self).output = self.train(2, folder, "--num-train-epochs", "1", "--validation-data", self.data)
+        return os.path.join(folder, checkpoints(folder)[-1])
+
+    def test_the_plan_is_told_at_the_start_and_the_digest_at_the_end(self):
+        self.trained()
+        for pattern in (r"171 samples, global batch 40, micro-batch 4", r"5 steps an epoch, 5 in all", r"2 ranks",
+                        r"digest +[0-9a-f]{32}", r"accuracy"):
+            self.assertRegex(self.output, pattern)
+        self.assertNotIn("\r", self.output)
+
+    def test_metrics_have_one_object_a_step(self):
+        steps, evaluations = metrics(os.path.dirname(self.trained()))
+        self.assertEqual([row["consumed_samples"] for row in steps], [40, 80, 120, 160, 171])
+        self.assertEqual(len(evaluations), 1)
+        for key in ("step", "epoch", "lr", "loss", "grad_norm", "loss_scale", "samples_per_second"):
+            self.assertIn(key, steps[0])
+
+    def test_h5dump_reads_the_checkpoint(self):
+        file = self.trained()
+        header = subprocess.run(["h5dump", "-H", file], capture_output=True, text=True, check=True).stdout
+        for name in PARAMETERS:
+            self.assertGreaterEqual(header.count(f'DATASET "{name}"'), 3, name)  # the weights and two moments
+        for group in ("progress", "schedule", "loss_scaler", "optimizer"):
+            self.assertIn(f'GROUP "{group}"', header)
+        values = subprocess.run(["h5dump", "-d", "/weights/layer1.bias", file], capture_output=True, text=True, check=True)
+        self.assertEqual(len(re.findall(r"-?\d\.\d+", values.stdout.split("DATA {")[1].split("}")[0])), 10)
+
+    @unittest.skipUnless(importlib.util.find_spec("h5py"), "h5py is not installed")
+    def test_h5py_reads_the_checkpoint(self):
+        import h5py
+        with h5py.File(self.trained()) as file:
+            self.assertEqual(file["weights/layer0.weight"][...].shape, (16, 784))
+            self.assertEqual(int(file["progress"].attrs["epoch"]), 1)
+
+    def test_both_communicators_and_both_writers_give_the_same(self):
+        reference = self.trained()
+        for ranks, options in ((3, ["--communicator", "mpi"]), (2, ["--checkpoint-writer", "collective"]),
+                               (4, ["--async-save", "on", "--save-steps", "1"])):
+            folder = self.path("-".join(options[:2]).strip("-"))
+            self.train(ranks, folder, "--num-train-epochs", "1", *options)
+            self.assert_same_state(reference, os.path.join(folder, checkpoints(folder)[-1]))
+
+    def test_a_configuration_file_says_the_same(self):
+        file = self.path("options.ini")
+        with open(file, "w") as out:
+            for name, value in zip(SMALL_RUN[::2], SMALL_RUN[1::2]):
+                out.write(f"{name[2:]}={value}\n")
+        folder = self.path("run")
+        done = launch(2, "--config", file, "--train-data", self.data, "--num-train-epochs", "1", "--checkpoint-dir", folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same_state(self.trained(), os.path.join(folder, checkpoints(folder)[-1]))
+
+    def test_weights_start_another_run(self):
+        folder = self.path("run")
+        output = self.train(2, folder, "--max-steps", "4", "--finetune-from", self.trained())
+        self.assertIn("weights      from", output)
+        other = [*SMALL_RUN]
+        other[other.index("--hidden-sizes") + 1] = "24"
+        done = launch(2, "--train-data", self.data, *other, "--max-steps", "4", "--finetune-from", self.trained())
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertIn("layer0.weight", done.stderr)
+
+    def test_a_model_of_ones_own_trains_the_same_on_any_ranks(self):
+        digests = set()
+        for ranks in (1, 2):
+            done = launch(ranks, name="own-model")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            digests.add(re.search(r"digest ([0-9a-f]{32})", done.stdout).group(1))
+        folder = self.path("run")
+        for ranks in (2, 1):
+            done = launch(ranks, folder, name="own-model")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            digests.add(re.search(r"digest ([0-9a-f]{32})", done.stdout).group(1))
+        self.assertEqual(len(digests), 1)
+
+
+if __name__ == "__main__":
+    shutil.which("h5dump") or exit("h5dump is missing: install hdf5-tools")
+    main()
