@@ -104,8 +104,11 @@ std::string differences(Communicator& communicator, CheckpointReader& reader, Ma
   return all;
 }
 
-std::string make_test_folder(Communicator& communicator) {
-  std::string name = (std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX").string();
+std::string make_test_folder(Communicator& communicator, Place place) {
+  const std::filesystem::path memory = "/dev/shm";
+  const bool is_in_memory = place == Place::memory && std::filesystem::is_directory(memory);
+  const std::filesystem::path parent = is_in_memory ? memory : std::filesystem::temp_directory_path();
+  std::string name = (parent / "lockstep-test-XXXXXX").string();
   agree(communicator, [&] {
     if (communicator.rank() == 0 && ::mkdtemp(name.data()) == nullptr) {
       throw Error(ErrorKind::failed, "cannot make a folder for a test");

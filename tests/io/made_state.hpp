@@ -54,8 +54,11 @@ MadeState small_state(std::uint64_t seed = 1);
 /// another rank's; empty when all are equal on all ranks.
 std::string differences(Communicator& communicator, CheckpointReader& reader, MadeState& state);
 
+/// Where a test's files are: on the disk, or in memory, where making them durable takes no time.
+enum class Place { disk, memory };
+
 /// **Collective.** A new empty folder, the same on all ranks, removed by remove_folder().
-std::string make_test_folder(Communicator& communicator);
+std::string make_test_folder(Communicator& communicator, Place place = Place::disk);
 void remove_folder(Communicator& communicator, const std::string& folder);
 
 }  // namespace lockstep::test
