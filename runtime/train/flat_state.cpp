@@ -7,6 +7,7 @@
 #include <ATen/ops/sub.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -52,10 +53,18 @@ Slice FlatGroup::parameter_slice() const {
   return {std::min(mine.begin, limit), std::min(mine.end, limit)};
 }
 
+bool FlatGroup::is_changed(std::size_t entry) const {
+  const at::Tensor values = entries[entry].tensor.detach().contiguous();
+  return std::memcmp(values.const_data_ptr(), weight_views[entry].const_data_ptr(), values.nbytes()) != 0;
+}
+
 FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int num_slots) {
-  collect(module);
-  lay_out();
-  const std::string signature = signature_of(groups_, loose_);
+  std::string signature;
+  agree(communicator, [&] {
+    collect(module);
+    lay_out();
+    signature = signature_of(groups_, loose_);
+  });
   const std::string of_root = broadcast_text(communicator, signature);
   agree(communicator, [&] {
     if (signature != of_root)
@@ -70,6 +79,7 @@ FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int 
 
 FlatState::~FlatState() {
   const at::NoGradGuard no_grad;
+  restore_buffers();
   for (FlatGroup& group : groups_)
     for (FlatEntry& entry : group.entries)
       if (entry.is_parameter) entry.tensor.set_data(entry.tensor.detach().clone());
@@ -166,14 +176,16 @@ void FlatState::allocate(Communicator& communicator, int num_slots) {
     const Slice mine = group.slice();
     group.weights.narrow(0, mine.begin, mine.size()).copy_(values.narrow(0, mine.begin, mine.size()));
     group.exchange->publish_weights();
-    for (std::size_t i = 0; i < group.entries.size(); ++i)
-      if (group.entries[i].is_parameter) group.entries[i].tensor.set_data(group.weight_views[i]);
   }
   for (LooseTensor& item : loose_) {
     at::Tensor values = item.tensor.detach().contiguous();
     broadcast_tensor(communicator, values);
     item.tensor.detach().copy_(values);
   }
+  // Last: when something above throws, the module still owns its tensors.
+  for (FlatGroup& group : groups_)
+    for (std::size_t i = 0; i < group.entries.size(); ++i)
+      if (group.entries[i].is_parameter) group.entries[i].tensor.set_data(group.weight_views[i]);
   refresh();
 }
 
@@ -184,10 +196,10 @@ void FlatState::refresh() {
       FlatEntry& entry = group.entries[i];
       if (entry.is_parameter) continue;
       entry.tensor.copy_(group.weight_views[i]);
-      entry.buffer_version = version_of(entry.tensor);
     }
   }
   for (LooseTensor& item : loose_) {
+    if (item.committed.defined() && version_of(item.tensor) == item.version) continue;
     item.committed = item.tensor.detach().clone();
     item.version = version_of(item.tensor);
   }
@@ -200,9 +212,8 @@ void FlatState::restore_buffers() {
       FlatEntry& entry = group.entries[i];
       if (entry.is_parameter) {
         entry.tensor.mutable_grad().reset();
-      } else if (version_of(entry.tensor) != entry.buffer_version) {
+      } else if (group.is_changed(i)) {
         entry.tensor.copy_(group.weight_views[i]);
-        entry.buffer_version = version_of(entry.tensor);
       }
     }
   }
@@ -230,7 +241,7 @@ void FlatState::deposit_entry(FlatGroup& group, std::size_t index, const TreeAcc
     return;
   }
   // A buffer brings what the forward pass added to it, so that one that did not change keeps its bits.
-  if (version_of(entry.tensor) == entry.buffer_version) {
+  if (!group.is_changed(index)) {
     if (!where.add) into.zero_();
     return;
   }

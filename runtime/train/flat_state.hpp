@@ -21,9 +21,8 @@ struct FlatEntry {
   std::int64_t offset = 0;           ///< first element in the flat buffer, on a 64-byte boundary
   bool is_parameter = true;
   bool trainable = false;
-  bool has_moments = false;          ///< trainable now, or its moments came with a checkpoint
-  std::int64_t updates = 0;          ///< optimizer updates it has had
-  std::uint32_t buffer_version = 0;  ///< version of a buffer's tensor when it equalled the flat state
+  bool has_moments = false;  ///< trainable now, or its moments came with a checkpoint
+  std::int64_t updates = 0;  ///< optimizer updates it has had
 };
 
 /// All entries of one element type: parameters first, then buffers from a block boundary on.
@@ -39,6 +38,10 @@ struct FlatGroup {
 
   Slice slice() const { return exchange->slice(); }
   Slice parameter_slice() const;
+
+  /// Whether a buffer's bits differ from those of the flat state. Its version would not tell: batch norm moves its
+  /// statistics without touching it.
+  bool is_changed(std::size_t entry) const;
 };
 
 /// A tensor outside the flat buffers: a counter (integer buffer), a constant (other buffer), or a frozen parameter of

@@ -111,6 +111,10 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
     sums.failure = error;
   } catch (const std::exception& error) {
     sums.failure.emplace(ErrorKind::do_not_requeue, text("step ", step.step, ": ", error.what()));
+  } catch (...) {
+    sums.failure.emplace(
+        ErrorKind::do_not_requeue,
+        text("step ", step.step, ": the loss function threw something that is not a std::exception"));
   }
   sums.loss_nodes = losses.values();
   sums.weight_nodes = weights.values();
@@ -129,8 +133,9 @@ std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const
         if (entry.trainable && entry.tensor.grad().defined() && !is_all_finite(entry.tensor.grad()))
           return Culprit{index, "the gradient of " + entry.name};
     for (const FlatGroup& group : state_.groups())
-      for (const FlatEntry& entry : group.entries)
-        if (!entry.is_parameter && !is_all_finite(entry.tensor)) return Culprit{index, "buffer " + entry.name};
+      for (std::size_t i = 0; i < group.entries.size(); ++i)
+        if (!group.entries[i].is_parameter && group.is_changed(i) && !is_all_finite(group.entries[i].tensor))
+          return Culprit{index, "buffer " + group.entries[i].name};
   }
   return std::nullopt;
 }

@@ -35,7 +35,8 @@ AutocastGuard::AutocastGuard(Precision precision, c10::DeviceType device)
 }
 
 AutocastGuard::~AutocastGuard() {
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::decrement_nesting();
+  at::autocast::clear_cache();  // also within an autocast of the caller's
   at::autocast::set_autocast_enabled(device_, was_enabled_);
   at::autocast::set_autocast_dtype(device_, previous_type_);
 }

@@ -220,6 +220,10 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
 
 std::map<std::string, double> Trainer::evaluate(const Dataset& data, const MetricFunction& metrics,
                                                 const std::function<bool()>& stop_requested) {
+  if (data.num_samples() == 0)
+    throw Error(ErrorKind::usage,
+                "the evaluation data holds no sample (a mean over none is not a number): leave the "
+                "evaluation out, or give it data");
   const at::NoGradGuard no_grad;
   const GeneratorGuard generator;
   const EvaluationMode mode(module_);
