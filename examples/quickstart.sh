@@ -57,7 +57,7 @@ train() {
   local ranks=$1 code=0
   shift
   show mpirun -n "$ranks" $bin/lockstep-train ... "$@"
-  mpirun -n "$ranks" --oversubscribe --bind-to none $bin/lockstep-train "${run[@]}" "$@" </dev/null || code=$?
+  mpirun --quiet -n "$ranks" --oversubscribe --bind-to none $bin/lockstep-train "${run[@]}" "$@" </dev/null || code=$?
   ((code == 0 || code == 85)) || exit "$code"
 }
 
@@ -69,15 +69,16 @@ train 1 --checkpoint-dir $work/one-rank
 title "Run B: two ranks, stopped after $((steps / 2)) of $steps steps"
 train 2 --checkpoint-dir $work/many-ranks --stop-after-steps $((steps / 2))
 
+look() {
+  show h5dump "$@"
+  h5dump "$@"
+}
 newest() { find "$1" -name '*.h5' -type f | sort -V | tail -n 1; }
 checkpoint=$(newest $work/many-ranks)
 title "What the checkpoint holds, seen with HDF5's own tools"
-show h5dump -n "$checkpoint"
-h5dump -n "$checkpoint"
-show h5dump -A -g /progress "$checkpoint"
-h5dump -A -g /progress "$checkpoint"
-show h5dump -d /weights/conv1.weight -s 0,0,0,0 -c 1,1,3,3 "$checkpoint"
-h5dump -d /weights/conv1.weight -s 0,0,0,0 -c 1,1,3,3 "$checkpoint"
+look -n "$checkpoint"
+look -a /progress/steps_taken -a /progress/consumed_samples -a /loss_scaler/scale "$checkpoint"
+look -d /weights/conv1.weight -s 0,0,0,0 -c 1,1,3,3 "$checkpoint"
 
 title "Run B goes on with three ranks, to the end"
 train 3 --checkpoint-dir $work/many-ranks

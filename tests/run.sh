@@ -63,9 +63,7 @@ fi
 if [[ $preset == sanitize ]]; then
   [[ -n $label ]] || selection+=(--label-regex '^(plan|comm|train|io)$')
   selection+=(--exclude-regex '\.[3-9]$')
-  # Libraries below us keep memory until the end of the process; tests/leaks.txt names them.
-  export ASAN_OPTIONS=${ASAN_OPTIONS:-} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-  export LSAN_OPTIONS=suppressions=$root/tests/leaks.txt:print_suppressions=0
+  export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 fi
 # From here on the words are ctest's own, the closing line too.
 exec ctest --test-dir "$build" "${selection[@]}" "$@"
