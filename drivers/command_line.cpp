@@ -98,6 +98,12 @@ void prepare_command_line(CLI::App& app) {
   app.formatter(std::make_shared<WrappedHelp>());
   app.set_help_flag("-h,--help", "Print this help and end");
   app.set_version_flag("--version", text(app.get_name(), " ", LOCKSTEP_VERSION), "Print the version and end");
+  app.set_config("--config", "",
+                 "Configuration file (TOML or INI) of options by their long names: max-steps = 30. The "
+                 "command line wins")
+      ->type_name("FILE")
+      ->group("General");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.get_option("--help")->group("General");
   app.get_option("--version")->group("General");
 }

@@ -31,7 +31,8 @@ std::int64_t parse_count(const std::string& option, const std::string& value, Ra
 /// Reads a finite number within `range`. Throws CLI::ValidationError, which names `option`.
 double parse_real(const std::string& option, const std::string& value, Range<double> range);
 
-/// What is common to all programs: wrapped help, the group of the general options, --version. Call it first.
+/// What is common to all programs: wrapped help, --help, --version and --config, a file in which an unknown name is a
+/// mistake. Call it first.
 void prepare_command_line(CLI::App& app);
 
 /// Parses the arguments. Returns the exit code when the program is to end now: 0 after --help and --version, which

@@ -1,5 +1,7 @@
 #include "drivers/plan_flags.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -39,7 +41,7 @@ void add_batch_flags(CLI::App& app, PlanOptions& options) {
             "steps of the first launch")
       ->group(group);
   add_count(app, "--micro-batch-size", options.micro_batch_size, kPositive,
-            "Samples in one forward and backward pass on one rank. Default: what the other two give")
+            "Samples in one forward and backward pass on one rank. Default: what the other two give, else 8")
       ->group(group);
   add_count(app, "--gradient-accumulation-steps", options.gradient_accumulation_steps, kPositive,
             "Micro-batches that one rank runs in one step. Default: what the other two give, else 1")
@@ -163,7 +165,46 @@ void add_resume_flags(CLI::App& app, PlanOptions& options) {
       ->group(group);
 }
 
+/// A flag of a schedule's shape and the schedules that use it. (--min-lr is judged by the plan.)
+struct ShapeFlag {
+  const char* name;
+  std::vector<ScheduleKind> users;
+};
+
+const std::vector<ShapeFlag>& shape_flags() {
+  using enum ScheduleKind;
+  static const std::vector<ShapeFlag> flags = {
+      {"--num-cycles", {cosine, cosine_with_restarts, cosine_with_min_lr, warmup_stable_decay}},
+      {"--lr-power", {polynomial}},
+      {"--lr-end", {polynomial}},
+      {"--lr-timescale", {inverse_sqrt}},
+      {"--lr-decay-steps", {warmup_stable_decay}},
+      {"--lr-step-size", {step}},
+      {"--lr-milestones", {multi_step, piecewise_constant}},
+      {"--lr-factors", {piecewise_constant}},
+      {"--lr-gamma", {step, multi_step, exponential}},
+      {"--plateau-factor", {reduce_on_plateau}},
+      {"--plateau-patience", {reduce_on_plateau}},
+      {"--plateau-threshold", {reduce_on_plateau}},
+      {"--plateau-cooldown", {reduce_on_plateau}}};
+  return flags;
+}
+
 }  // namespace
+
+std::vector<std::string> unused_plan_flags(const CLI::App& app, const PlanOptions& options) {
+  const ScheduleKind kind = options.schedule.kind;
+  std::vector<std::string> sentences;
+  for (const ShapeFlag& flag : shape_flags()) {
+    if (app.count(flag.name) == 0) continue;
+    if (std::find(flag.users.begin(), flag.users.end(), kind) != flag.users.end()) continue;
+    std::string users;
+    for (const ScheduleKind user : flag.users) users += text(users.empty() ? "" : ", ", name_of(user));
+    sentences.push_back(
+        text(flag.name, " is not used: the schedule is ", name_of(kind), " (it belongs to ", users, ")"));
+  }
+  return sentences;
+}
 
 void add_plan_flags(CLI::App& app, PlanOptions& options) {
   add_batch_flags(app, options);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
 #include "runtime/plan/plan_options.hpp"
 
@@ -13,5 +15,9 @@ namespace lockstep {
 /// one here (spelling, range); what they mean together is checked by TrainingPlan. All can stand in a configuration
 /// file under their long names. Schedules made of a function of one's own are for users of the library alone.
 void add_plan_flags(CLI::App& app, PlanOptions& options);
+
+/// A sentence for each option of a schedule's shape that was given to `app` and that the chosen schedule does not
+/// use: nobody should believe that it does something.
+std::vector<std::string> unused_plan_flags(const CLI::App& app, const PlanOptions& options);
 
 }  // namespace lockstep
