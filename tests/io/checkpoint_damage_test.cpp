@@ -22,9 +22,10 @@ using test::MadeState;
 
 class CheckpointDamage : public test::CheckpointTest {
  protected:
+  CheckpointDamage() { place_ = test::Place::memory; }
+
   /// **Collective.** Three good checkpoints.
   void SetUp() override {
-    place_ = test::Place::memory;
     CheckpointTest::SetUp();
     save_steps({10, 20, 30}, options());
     messages_.clear();

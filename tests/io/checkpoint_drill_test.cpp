@@ -1,0 +1,283 @@
+// Runs that are killed, starved of disk or shut out, and what the next start makes of it. Each run is a program of
+// its own (save_drill.cpp), on its own number of ranks.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "io/checkpoint_format.hpp"
+#include "io/save_fault.hpp"
+#include "runtime/comm/one_process_communicator.hpp"
+#include "tests/io/made_state.hpp"
+
+namespace lockstep {
+namespace {
+
+struct Outcome {
+  int exit_code = 0;  // -1: killed
+  std::string output;
+
+  /// The word after `key` in the output.
+  std::string word(const std::string& key) const {
+    std::istringstream stream(output);
+    for (std::string one; stream >> one;) {
+      if (one == key && stream >> one) return one;
+    }
+    return "";
+  }
+};
+
+std::string words_of(const std::vector<std::string>& arguments) {
+  std::string words;
+  for (const std::string& one : arguments) words += "'" + one + "' ";
+  return words;
+}
+
+class Drill : public ::testing::Test {
+ protected:
+  void SetUp() override { folder_ = test::make_test_folder(alone_, test::Place::memory); }
+  void TearDown() override { test::remove_folder(alone_, folder_); }
+
+  std::string run_folder() const { return folder_ + "/run"; }
+  std::string path_of(std::int64_t step) const { return run_folder() + "/" + checkpoint_file_name(step); }
+
+  std::string command(int num_ranks, const std::vector<std::string>& arguments) const {
+    std::string start;
+    if (num_ranks > 1) {
+      start +=
+          std::string(LOCKSTEP_MPIEXEC) + " -n " + std::to_string(num_ranks) + " --oversubscribe --bind-to none ";
+    }
+    return start + LOCKSTEP_SAVE_DRILL + " " + words_of(arguments);
+  }
+
+  Outcome run(int num_ranks, std::vector<std::string> arguments, const std::string& environment = "") {
+    arguments.insert(arguments.begin(), run_folder());
+    const std::string log = folder_ + "/log";
+    const std::string line = environment + " " + command(num_ranks, arguments) + " > " + log + " 2>&1";
+    const int status = std::system(line.c_str());
+    std::ifstream file(log);
+    Outcome out;
+    out.output.assign(std::istreambuf_iterator<char>(file), {});
+    // A shell reports a child that a signal ended as 128 + the signal.
+    out.exit_code = WIFEXITED(status) && WEXITSTATUS(status) < 128 ? WEXITSTATUS(status) : -1;
+    return out;
+  }
+
+  /// The end of a run of 40 steps that nothing disturbed.
+  std::string undisturbed() {
+    const std::string before = folder_;
+    folder_ += "/reference";
+    std::filesystem::create_directory(folder_);
+    const Outcome outcome = run(1, {"40", "10"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    folder_ = before;
+    return outcome.word("final");
+  }
+
+  /// A run on `num_ranks` ranks that dies at `stage` of the save of step 20; another, alone, goes on.
+  void die_and_go_on(int num_ranks, const std::string& stage, const std::string& who, const std::string& timing) {
+    SCOPED_TRACE(stage + who + " on " + std::to_string(num_ranks) + " ranks " + timing);
+    std::filesystem::remove_all(run_folder());
+    std::vector<std::string> arguments = {"40", "10", "--inject", "crash@save:" + stage + who + ",step=20"};
+    if (!timing.empty()) arguments.push_back(timing);
+    const Outcome killed = run(num_ranks, arguments);
+    EXPECT_NE(killed.exit_code, 0) << killed.output;
+    EXPECT_EQ(killed.word("final"), "");
+    const Outcome next = run(1, {"40", "10"});
+    EXPECT_EQ(next.exit_code, 0) << next.output;
+    EXPECT_EQ(next.word("resumed"), stage == "renamed" ? "20" : "10") << next.output;
+    EXPECT_EQ(next.word("final"), end_) << next.output;
+    for (const auto& entry : std::filesystem::directory_iterator(run_folder())) {
+      EXPECT_FALSE(entry.path().string().ends_with(temporary_suffix)) << entry.path();
+    }
+  }
+
+  OneProcessCommunicator alone_;
+  std::string folder_;
+  std::string end_;
+};
+
+TEST_F(Drill, OneProcessDiesAtEachStage) {
+  end_ = undisturbed();
+  for (const std::string& stage : SaveFault::stage_names()) {
+    die_and_go_on(1, stage, "", "");
+    die_and_go_on(1, stage, "", "--async");
+  }
+}
+
+TEST_F(Drill, OneRankOfTwoDiesAtEachStage) {
+  end_ = undisturbed();
+  int rank = 0;
+  for (const std::string& stage : SaveFault::stage_names()) {
+    rank = 1 - rank;
+    die_and_go_on(2, stage, ",rank=" + std::to_string(rank), rank == 0 ? "--async" : "");
+  }
+}
+
+TEST_F(Drill, AllOfThreeRanksDieAtEachStage) {
+  end_ = undisturbed();
+  bool is_async = false;
+  for (const std::string& stage : SaveFault::stage_names()) {
+    is_async = !is_async;
+    die_and_go_on(3, stage, "", is_async ? "--async" : "");
+  }
+}
+
+using Cases = Drill;
+
+TEST_F(Cases, C079KilledWhileTheFileIsOpen) {
+  end_ = undisturbed();
+  die_and_go_on(2, "written", "", "--collective");
+  die_and_go_on(1, "skeleton", "", "--collective");
+}
+
+TEST_F(Cases, C067TheReadWorksWithoutLocks) {
+  ASSERT_EQ(run(1, {"20", "10"}).exit_code, 0);
+  const int descriptor = ::open(path_of(20).c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(descriptor, LOCK_EX | LOCK_NB), 0);
+  const Outcome refused = run(1, {"40", "10"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.output.find("HDF5_USE_FILE_LOCKING"), std::string::npos) << refused.output;
+  const Outcome read = run(1, {"40", "10"}, "HDF5_USE_FILE_LOCKING=FALSE");
+  EXPECT_EQ(read.exit_code, 0) << read.output;
+  EXPECT_EQ(read.word("resumed"), "20");
+  ::close(descriptor);
+}
+
+// A small file system in memory, when this user may mount one.
+class SmallDisk {
+ public:
+  SmallDisk(const std::string& folder, const std::string& size) : folder_(folder) {
+    std::filesystem::create_directories(folder);
+    is_mounted_ = ::mount("tmpfs", folder.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    if (is_mounted_) ::umount2(folder_.c_str(), MNT_DETACH);
+  }
+  bool is_mounted() const { return is_mounted_; }
+  bool make_read_only() const {
+    return ::mount("tmpfs", folder_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) == 0;
+  }
+
+ private:
+  std::string folder_;
+  bool is_mounted_ = false;
+};
+
+TEST_F(Drill, AFullDiskCostsOneCheckpointAndNoMore) {
+  end_ = undisturbed();
+  // One checkpoint of 3.2 MB fits, a second one beside it does not.
+  const SmallDisk disk(run_folder(), "5m");
+  if (!disk.is_mounted()) GTEST_SKIP() << "needs the right to mount a small file system";
+  const Outcome stopped = run(2, {"40", "10"});
+  EXPECT_EQ(stopped.exit_code, 1) << stopped.output;
+  EXPECT_NE(stopped.output.find("errno 28"), std::string::npos) << stopped.output;
+  EXPECT_NE(stopped.output.find("step 20 could not be saved"), std::string::npos) << stopped.output;
+  EXPECT_TRUE(std::filesystem::exists(path_of(10)));
+  EXPECT_FALSE(std::filesystem::exists(path_of(20).append(temporary_suffix)));
+  const Outcome kept_going = run(1, {"30", "10", "--keep-going"});
+  EXPECT_EQ(kept_going.word("resumed"), "10");
+  EXPECT_NE(kept_going.output.find("WARNING"), std::string::npos) << kept_going.output;
+  EXPECT_TRUE(std::filesystem::exists(path_of(10)));
+}
+
+TEST_F(Drill, AReadOnlyFolderIsRefusedAtOnce) {
+  const SmallDisk disk(run_folder(), "5m");
+  if (!disk.is_mounted() || !disk.make_read_only()) GTEST_SKIP() << "needs the right to mount a file system";
+  const Outcome refused = run(2, {"40", "10"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("errno 30"), std::string::npos) << refused.output;
+  EXPECT_EQ(refused.word("resumed"), "");
+}
+
+TEST_F(Drill, ASecondRunIsRefusedWhileTheFirstLives) {
+  std::filesystem::create_directory(run_folder());
+  const pid_t first = ::fork();
+  if (first == 0) {
+    const std::string line = "exec " + command(1, {run_folder(), "100000000", "1000000", "--slow"}) + " > /dev/null";
+    ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+    ::_exit(127);
+  }
+  const std::string lock = run_folder() + "/lockstep.lock";
+  for (int i = 0; i < 200 && (!std::filesystem::exists(lock) || std::filesystem::file_size(lock) == 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const Outcome second = run(1, {"40", "10"});
+  EXPECT_EQ(second.exit_code, 2) << second.output;
+  EXPECT_NE(second.output.find("process " + std::to_string(first)), std::string::npos) << second.output;
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+  EXPECT_EQ(run(1, {"40", "10"}).exit_code, 0);
+}
+
+// Starts a run in a process group of its own, lets it go for a while, and kills all of it. True when it had ended.
+bool run_for(const std::string& line, std::chrono::microseconds time) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setpgid(0, 0);
+    ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::setpgid(child, child);
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (::waitpid(child, nullptr, WNOHANG) == child) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ::kill(-child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  return false;
+}
+
+// The short form of a soak; LOCKSTEP_SOAK_KILLS=200 is the long one.
+TEST_F(Drill, KillsAtAnyMomentLoseNothing) {
+  const char* const wanted = std::getenv("LOCKSTEP_SOAK_KILLS");
+  const int num_kills = wanted == nullptr ? 20 : std::atoi(wanted);
+  const std::string num_steps = std::to_string(num_kills * 20);
+  const std::string log = folder_ + "/log";
+  std::mt19937 random(20261130);
+  std::uniform_int_distribution<int> milliseconds(20, 250);
+  int kills = 0;
+  long long last = 0;
+  while (kills < num_kills) {
+    const bool is_async = kills % 2 == 0;
+    const std::string line = "exec " +
+                             command(1, {run_folder(), num_steps, "3", "--slow", is_async ? "--async" : "--sync"}) +
+                             " > " + log + " 2>&1";
+    if (run_for(line, std::chrono::milliseconds(milliseconds(random)))) break;
+    ++kills;
+    std::ifstream file(log);
+    Outcome outcome;
+    outcome.output.assign(std::istreambuf_iterator<char>(file), {});
+    if (outcome.word("resumed").empty()) continue;  // killed before it said so
+    const long long resumed = std::stoll(outcome.word("resumed"));
+    EXPECT_GE(resumed, last) << "went back at kill " << kills;
+    EXPECT_EQ(outcome.output.find("damaged"), std::string::npos) << outcome.output;
+    last = resumed;
+  }
+  const Outcome end = run(1, {num_steps, "3"});
+  EXPECT_EQ(end.exit_code, 0) << end.output;
+  EXPECT_GE(std::stoll(end.word("resumed")), last);
+  std::filesystem::remove_all(run_folder());
+  const Outcome reference = run(1, {num_steps, num_steps});
+  EXPECT_NE(end.word("final"), "");
+  EXPECT_EQ(end.word("final"), reference.word("final"));
+}
+
+}  // namespace
+}  // namespace lockstep
