@@ -15,6 +15,7 @@
 #include "runtime/comm/mpi_session.hpp"
 #include "runtime/comm/slurm_environment.hpp"
 #include "runtime/comm/stop_signals.hpp"
+#include "runtime/train/host_memory.hpp"
 
 namespace {
 
@@ -48,6 +49,7 @@ int leave(const MpiSession& session, const std::string& message, int exit_code) 
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   CLI::App app(
       "Trains a model on HDF5 data, the same on any number of MPI ranks to the last bit.\n"
       "Exit codes: 0 finished; 85 interrupted, the state is saved, start again; 1 failed, a retry may help;\n"

@@ -21,6 +21,7 @@
 #include "drivers/command_line.hpp"
 #include "drivers/train_models.hpp"
 #include "runtime/comm/make_communicator.hpp"
+#include "runtime/train/host_memory.hpp"
 #include "runtime/train/trainer.hpp"
 
 namespace lockstep {
@@ -135,6 +136,7 @@ nlohmann::json measure(const Options& options, Communicator& communicator) {
 }
 
 int run(int argc, char** argv) {
+  keep_freed_memory();
   Options options;
   CLI::App app("Times training steps on synthetic data.", "step_bench");
   prepare_command_line(app);
