@@ -103,9 +103,8 @@ ResolvedBatch fresh_batch(const PlanOptions& options, const DataShape& data, int
   }
   if (global) {
     plan.global_batch_size = *global;
-    const std::int64_t rank_samples = ceil_div(*global, num_ranks);
     const std::int64_t fitting =
-        accumulation ? ceil_div(rank_samples, *accumulation) : std::min(usual_micro_batch, rank_samples);
+        accumulation ? ceil_div(ceil_div(*global, num_ranks), *accumulation) : std::min(usual_micro_batch, *global);
     plan.micro_batch_size = micro.value_or(fitting);
   } else {
     plan.micro_batch_size = micro.value_or(usual_micro_batch);
@@ -150,6 +149,14 @@ ResolvedBatch resumed_batch(const PlanOptions& options, const DataShape& data, i
     plan.micro_batch_size = ceil_div(ceil_div(plan.global_batch_size, num_ranks), accumulation);
   } else {
     plan.micro_batch_size = stored.micro_batch_size;
+  }
+  if (!options.global_batch_size && accumulation != 0 &&
+      samples_of_ranks(plan.micro_batch_size, num_ranks, accumulation) != plan.global_batch_size) {
+    result.remarks.push_back(text("the global batch is ", plan.global_batch_size, " as the run defines it, and not ",
+                                  micro_flag, " ", plan.micro_batch_size, " x ", num_ranks, " ranks x ",
+                                  accumulation_flag, " ", accumulation, " = ",
+                                  samples_of_ranks(plan.micro_batch_size, num_ranks, accumulation),
+                                  ": a rank now accumulates up to ", plan.accumulation_steps(), " micro-batches"));
   }
   if (accumulation != 0) result.origin.requested_accumulation = accumulation;
   return result;

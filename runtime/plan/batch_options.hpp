@@ -31,7 +31,7 @@ struct ResolvedBatch {
 /// The batch of a run from the start. With P ranks any two of m, G and A determine the third:
 ///
 ///   m, A  G = m x P x A            G, m  A is what today's ranks need; P need not divide anything
-///   G, A  m = ceil(G / (P x A))    G     m = 8, or ceil(G / P) when that is less
+///   G, A  m = ceil(G / (P x A))    G     m = 8, or G when that is less (whatever P)
 ///   m     A = 1                    A     m = 8                        none: m = 8, A = 1
 ///
 /// Throws Error(usage) with the numbers when all three are given and contradict each other, when a number is not

@@ -69,6 +69,19 @@ StepShare BatchPlan::share_at(std::int64_t sample_in_epoch, std::int64_t samples
   return result;
 }
 
+std::vector<SampleRange> BatchPlan::ranges_of_step(std::int64_t sample_in_epoch, std::int64_t samples) const {
+  if (!is_sharded()) return {{sample_in_epoch, sample_in_epoch + samples}};
+  std::vector<SampleRange> ranges;
+  const std::int64_t own_begin = sharded_step_at(sample_in_epoch) * rank_batch();
+  std::int64_t offset = 0;
+  for (std::size_t rank = 0; rank < samples_of_rank.size(); ++rank) {
+    const std::int64_t end = std::min(own_begin + rank_batch(), used_of_rank(rank));
+    if (own_begin < end) ranges.push_back({offset + own_begin, offset + end});
+    offset += samples_of_rank[rank];
+  }
+  return ranges;
+}
+
 std::int64_t BatchPlan::accumulation_steps() const {
   if (is_sharded()) return num_micro_batches(rank_batch());
   return ceil_div(num_micro_batches(global_batch_size), num_ranks);

@@ -7,6 +7,14 @@
 
 namespace lockstep {
 
+/// Half-open range of positions in an epoch's order.
+struct SampleRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  friend bool operator==(const SampleRange&, const SampleRange&) = default;
+};
+
 /// One rank's part of a step.
 struct StepShare {
   LeafRange micro_batches;        ///< among those of the step
@@ -66,6 +74,9 @@ struct BatchPlan {
 
   /// The same with the samples, for any kind of data.
   StepShare share_at(std::int64_t sample_in_epoch, std::int64_t samples, int rank) const;
+
+  /// The positions that a step takes over all ranks: one range, or one for each rank that brings samples of its own.
+  std::vector<SampleRange> ranges_of_step(std::int64_t sample_in_epoch, std::int64_t samples) const;
 
   /// The most micro-batches one rank runs in a full step (the accumulation steps A of today).
   std::int64_t accumulation_steps() const;

@@ -1,5 +1,6 @@
 #include "runtime/plan/coverage.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <iomanip>
 
@@ -50,14 +51,8 @@ void Coverage::begin_segment(const Progress& progress, const BatchPlan& batch) {
 }
 
 void Coverage::add_step(std::int64_t epoch, std::int64_t sample_in_epoch, std::int64_t samples) {
-  const BatchPlan& batch = segments_.back().batch;
-  if (!batch.is_sharded()) {
-    add_range(epoch, {sample_in_epoch, sample_in_epoch + samples});
-    return;
-  }
-  for (int rank = 0; rank < batch.num_ranks; ++rank) {
-    const StepShare share = batch.share_at(sample_in_epoch, samples, rank);
-    if (share.num_samples > 0) add_range(epoch, {share.first_sample, share.first_sample + share.num_samples});
+  for (const SampleRange& range : segments_.back().batch.ranges_of_step(sample_in_epoch, samples)) {
+    add_range(epoch, range);
   }
 }
 
@@ -73,8 +68,8 @@ void Coverage::add_range(std::int64_t epoch, SampleRange range) {
     return;
   }
   std::vector<SampleRange>& ranges = spans_.back().ranges;
-  auto next = ranges.begin();
-  while (next != ranges.end() && next->begin <= range.begin) ++next;
+  auto next = std::upper_bound(ranges.begin(), ranges.end(), range,
+                               [](const SampleRange& a, const SampleRange& b) { return a.begin < b.begin; });
   if (next != ranges.begin() && (next - 1)->end >= range.begin) {
     --next;
     next->end = range.end;

@@ -15,14 +15,6 @@ namespace lockstep {
 /// of a step is the step's mark; each rank adds up its own samples', so it does not depend on the ranks.
 std::uint64_t sample_mark(std::int64_t epoch, std::int64_t position, std::int64_t id);
 
-/// Half-open range of positions in an epoch's order.
-struct SampleRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  friend bool operator==(const SampleRange&, const SampleRange&) = default;
-};
-
 /// Epochs in a row of which the same ranges were consumed.
 struct EpochSpan {
   std::int64_t first_epoch = 0;

@@ -67,14 +67,12 @@ class Replay {
                   until.sample_in_epoch));
     }
     std::uint64_t mark = 0;
-    for (int rank = 0; rank < batch.num_ranks; ++rank) {
-      const StepShare share = batch.share_at(at_.sample_in_epoch, samples, rank);
-      if (share.num_samples == 0) continue;
-      ids_.resize(static_cast<std::size_t>(share.num_samples));
-      fill_sample_ids(batch, state_.shuffle, state_.seed, at_.epoch, share.first_sample, ids_);
+    for (const SampleRange& range : batch.ranges_of_step(at_.sample_in_epoch, samples)) {
+      ids_.resize(static_cast<std::size_t>(range.end - range.begin));
+      fill_sample_ids(batch, state_.shuffle, state_.seed, at_.epoch, range.begin, ids_);
       for (std::size_t i = 0; i < ids_.size(); ++i) {
         use(ids_[i]);
-        mark += sample_mark(at_.epoch, share.first_sample + static_cast<std::int64_t>(i), ids_[i]);
+        mark += sample_mark(at_.epoch, range.begin + static_cast<std::int64_t>(i), ids_[i]);
       }
     }
     coverage_.add_step(at_.epoch, at_.sample_in_epoch, samples);

@@ -107,11 +107,15 @@ double LrSchedule::warmup_stable_decay(double p) const {
   const auto lifted = [this](double factor) { return std::max(0.0, factor * (1.0 - min_factor()) + min_factor()); };
   const double warmup = static_cast<double>(warmup_steps_);
   if (p < warmup) return lifted(warmed_up(p));
-  const std::int64_t decay_steps = options_.decay_steps.value_or(ceil_div(total_steps_, 10));
-  const double decay_start = std::max(warmup, static_cast<double>(total_steps_ - decay_steps));
+  const double decay_start = std::max(warmup, static_cast<double>(total_steps_ - decay_steps()));
   if (p < decay_start) return 1.0;
   if (p >= static_cast<double>(total_steps_)) return min_factor();
-  return lifted(cosine_wave((p - decay_start) / at_least_one(decay_steps), options_.num_cycles.value_or(0.5)));
+  return lifted(cosine_wave((p - decay_start) / at_least_one(decay_steps()), options_.num_cycles.value_or(0.5)));
+}
+
+std::int64_t LrSchedule::decay_steps() const {
+  const std::int64_t usual = std::min(ceil_div(total_steps_, 10), total_steps_ - warmup_steps_);
+  return options_.decay_steps.value_or(std::max<std::int64_t>(0, usual));
 }
 
 double LrSchedule::one_cycle(double p) const {
@@ -164,7 +168,7 @@ void check_schedule(const ScheduleOptions& options, std::int64_t total_steps, st
       }
       break;
     case ScheduleKind::warmup_stable_decay: {
-      const std::int64_t decay_steps = options.decay_steps.value_or(ceil_div(total_steps, 10));
+      const std::int64_t decay_steps = options.decay_steps.value_or(0);
       if (decay_steps < 0 || (warmup_steps < total_steps && decay_steps > total_steps - warmup_steps)) {
         refuse(text("the schedule ", kind, " would warm up for ", warmup_steps, " and decay for ", decay_steps,
                     " steps, more than the ", total_steps, " steps of the run: shorten one of them"));

@@ -37,7 +37,8 @@ class LrSchedule {
   double warmed_up(double position) const;
   double warmup_stable_decay(double position) const;
   double one_cycle(double position) const;
-  double min_factor() const;  ///< min_lr as a multiple of the base rate
+  std::int64_t decay_steps() const;  ///< of warmup-stable-decay
+  double min_factor() const;         ///< min_lr as a multiple of the base rate
 
   ScheduleOptions options_;
   std::int64_t total_steps_;

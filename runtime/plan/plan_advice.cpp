@@ -18,6 +18,12 @@ std::vector<std::string> plan_advice(const PlanOptions& options, const PlanState
                           " micro-batches (global batch ", batch.global_batch_size, ", micro-batch ",
                           batch.micro_batch_size, "); use fewer ranks or a smaller micro-batch"));
   }
+  if (batch.num_working_ranks() == batch.num_ranks && batch.utilization() < 0.75) {
+    advice.push_back(text("the ranks are busy only ", static_cast<int>(100.0 * batch.utilization()),
+                          " % of a step: ", batch.num_micro_batches(batch.global_batch_size),
+                          " micro-batches are dealt to ", batch.num_ranks, " ranks, so that some run ",
+                          batch.accumulation_steps(), " and the others wait"));
+  }
   if (batch.has_length() && batch.steps_per_epoch() == 1) {
     advice.push_back(text("one step an epoch: the global batch of ", batch.global_batch_size, " takes all ",
                           batch.num_samples, " samples at once"));

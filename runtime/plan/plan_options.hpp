@@ -46,7 +46,7 @@ struct ScheduleOptions {
   std::optional<std::int64_t> warmup_steps;
   std::optional<std::int64_t> warmup_samples;
   std::optional<std::string> warmup_ratio;  ///< decimal text, of the total steps
-  std::optional<double> num_cycles;         ///< half-cycles of cosine, cycles of cosine-with-restarts
+  std::optional<double> num_cycles;         ///< waves of cosine (0.5: one half-cycle), cycles of restarts
   std::optional<double> min_lr;
   double power = 1.0;                       ///< polynomial
   double lr_end = 1e-7;                     ///< polynomial

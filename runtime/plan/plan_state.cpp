@@ -84,12 +84,9 @@ std::vector<std::int64_t> next_sample_ids(const PlanState& state) {
   if (!state.batch.has_length() || steps_left(state) == 0) return {};
   const Progress& progress = state.progress;
   const std::int64_t samples = samples_of_next_step(state.end, state.batch, progress);
-  StepShare first = state.batch.share_at(progress.sample_in_epoch, samples, 0);
-  for (int rank = 1; first.num_samples == 0 && rank < state.batch.num_ranks; ++rank) {
-    first = state.batch.share_at(progress.sample_in_epoch, samples, rank);
-  }
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(num_compared_ids, first.num_samples)));
-  fill_sample_ids(state.batch, state.shuffle, state.seed, progress.epoch, first.first_sample, ids);
+  const SampleRange first = state.batch.ranges_of_step(progress.sample_in_epoch, samples).front();
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(num_compared_ids, first.end - first.begin)));
+  fill_sample_ids(state.batch, state.shuffle, state.seed, progress.epoch, first.begin, ids);
   return ids;
 }
 

@@ -190,41 +190,59 @@ ResumedState resume_state(const PlanOptions& options, const DataShape& data, int
   ResumedState result;
   PlanState& state = result.state;
   state = before;
-  ResolvedBatch batch = resumed_batch(options, data, num_ranks, before.batch, before.origin);
-  state.batch = std::move(batch.plan);
-  state.origin = batch.origin;
-  result.remarks = std::move(batch.remarks);
-  check_data(before, state.batch);
-  check_batch(state.batch);
-  pass_over_tail(state.batch, state.progress);
-
-  const RunEnd asked_end = resolve_run_end(options, state.batch, state.progress);
-  const std::vector<PlanChange> asked = asked_changes(before, options, asked_end);
+  const std::vector<PlanChange> asked =
+      asked_changes(before, options, resolve_run_end(options, before.batch, before.progress));
+  const bool takes_command_line = !asked.empty() && options.schedule_from == ScheduleFrom::command_line;
   if (!asked.empty() && options.schedule_from == ScheduleFrom::must_agree) {
     throw Error(ErrorKind::usage,
                 text("the schedule or the end of the run differs from the checkpoint's (", listed(asked),
                      "): give the checkpoint's values, or choose with --schedule-from checkpoint or --schedule-from "
                      "command-line"));
   }
+  if (!asked.empty() && !takes_command_line) {
+    result.remarks.push_back(
+        text("the checkpoint's schedule counts, the command line's is ignored (", listed(asked), ")"));
+  }
+  if (steps_left(before) == 0 && !takes_command_line) {  // finished: there is nothing to deal to today's ranks
+    result.changes = numbers_of(before, state);
+    return result;
+  }
+
+  ResolvedBatch batch = resumed_batch(options, data, num_ranks, before.batch, before.origin);
+  state.batch = std::move(batch.plan);
+  state.origin = batch.origin;
+  for (std::string& remark : batch.remarks) result.remarks.push_back(std::move(remark));
+  check_data(before, state.batch);
+  check_batch(state.batch);
+  pass_over_tail(state.batch, state.progress);
+  if (state.progress.epoch != before.progress.epoch) {
+    result.remarks.push_back(text("--drop-last passes over the last ",
+                                  before.batch.num_samples - before.progress.sample_in_epoch, " samples of epoch ",
+                                  before.progress.epoch, ": they are fewer than a global batch of ",
+                                  state.batch.global_batch_size));
+  }
+
   const bool plan_changed =
       state.batch.global_batch_size != before.batch.global_batch_size || !same_data(before.batch, state.batch);
-  if (!asked.empty() && options.schedule_from == ScheduleFrom::command_line) {
-    enter_new_schedule(options, asked_end, state);
+  if (takes_command_line) {
+    enter_new_schedule(options, resolve_run_end(options, state.batch, state.progress), state);
     result.remarks.push_back(text("the schedule of the command line replaces the checkpoint's (", listed(asked),
                                   "): it is entered at position ", shortest(state.position.at_switch), " of ",
                                   state.schedule.total_steps(), ", the next learning rate jumps from ",
                                   shortest(learning_rate(before)), " to ", shortest(learning_rate(state))));
-  } else {
-    if (plan_changed) switch_plan(options, before, state);
-    if (!asked.empty()) {
-      result.remarks.push_back(
-          text("the checkpoint's schedule counts, the command line's is ignored (", listed(asked), ")"));
-    }
+  } else if (plan_changed) {
+    switch_plan(options, before, state);
   }
-  if (plan_changed || !asked.empty()) state.coverage.begin_segment(state.progress, state.batch);
+  if (state.batch.global_batch_size != before.batch.global_batch_size) {
+    result.remarks.push_back(text("the global batch changes from ", before.batch.global_batch_size, " to ",
+                                  state.batch.global_batch_size, ", the base learning rate from ",
+                                  shortest(before.base_rate.rate), " to ", shortest(state.base_rate.rate),
+                                  " (--lr-scaling ", name_of(options.lr_scaling), ")"));
+  }
+  if (plan_changed || takes_command_line) state.coverage.begin_segment(state.progress, state.batch);
   result.changes = numbers_of(before, state);
   for (const PlanChange& change : asked) {
-    if (options.schedule_from == ScheduleFrom::command_line && change.name != "end") result.changes.push_back(change);
+    if (takes_command_line && change.name != "end") result.changes.push_back(change);
   }
   return result;
 }

@@ -24,7 +24,7 @@ TEST(BatchPlan, AnyTwoOfItsNumbersGiveTheThird) {
   EXPECT_EQ(batch_of({}, {}, 2, 3).global_batch_size, 48);
   EXPECT_EQ(batch_of({}, {}, {}, 3).global_batch_size, 24);
   EXPECT_EQ(batch_of(64, {}, {}, 3).micro_batch_size, 8);
-  EXPECT_EQ(batch_of(6, {}, {}, 3).micro_batch_size, 2);
+  EXPECT_EQ(batch_of(6, {}, {}, 3).micro_batch_size, 6);
 }
 
 TEST(BatchPlan, RefusesNumbersThatContradictEachOther) {
@@ -70,6 +70,7 @@ TEST(BatchPlan, SaysWhatAColleagueWouldSay) {
   EXPECT_TRUE(plan.warnings().empty());
   EXPECT_EQ(plan.batch().utilization(), 1.0);
   EXPECT_TRUE(warns(TrainingPlan::fresh(options, samples(40), 4), "one step an epoch"));
+  EXPECT_TRUE(warns(TrainingPlan::fresh(options, samples(171), 3), "busy only 66 % of a step"));
 
   options.schedule.kind = ScheduleKind::multi_step;
   options.schedule.milestones = {5, 100};

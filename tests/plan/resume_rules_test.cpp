@@ -157,6 +157,33 @@ TEST_F(Resume, RefusesASwitchThatLeavesNoStep) {
                  {"60 on 3 ranks", "1 steps (40 samples)", "keep-global-batch"});
 }
 
+TEST_F(Resume, SaysWhatHappensToTheGlobalBatch) {
+  EXPECT_TRUE(warns(resume(3), "is 40 as the run defines it, and not --micro-batch-size 4 x 3 ranks x"));
+  options_.on_rank_change = RankChangePolicy::keep_rank_batch;
+  EXPECT_TRUE(warns(resume(3), "from 40 to 60, the base learning rate from 0.001 to 0.001 (--lr-scaling none)"));
+}
+
+TEST_F(Resume, SaysWhatDropLastPassesOverAtASwitch) {
+  options_.drop_last = true;
+  TrainingPlan plan = TrainingPlan::fresh(options_, samples(171), 2);
+  take_steps(plan, 3);
+  options_.on_rank_change = RankChangePolicy::keep_rank_batch;
+  const TrainingPlan resumed = TrainingPlan::resumed(options_, samples(171), 3, stored(plan));
+  EXPECT_EQ(resumed.progress().epoch, 1);
+  EXPECT_TRUE(warns(resumed, "passes over the last 51 samples of epoch 0"));
+  EXPECT_EQ(resumed.steps_left(), 5 * 2);
+}
+
+TEST_F(Resume, AFinishedRunStaysFinishedOnRanksThatCouldNotRunIt) {
+  options_ = run_of(40, 1, "1");
+  options_.drop_last = true;
+  TrainingPlan plan = TrainingPlan::fresh(options_, samples(171), 2);
+  take_steps(plan, 2);
+  ASSERT_TRUE(plan.finished());
+  options_.on_rank_change = RankChangePolicy::keep_rank_batch;
+  EXPECT_TRUE(TrainingPlan::resumed(options_, samples(171), 9, stored(plan)).finished());
+}
+
 TEST_F(Resume, ScalesTheBaseRateOnlyWhenAskedAndSaysSo) {
   options_.on_rank_change = RankChangePolicy::keep_rank_batch;
   const PlanChange kept = change_of(resume(4), "base_learning_rate");
