@@ -108,7 +108,8 @@ int run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.footer(
       "Each command has its own --help. Nothing here needs a launcher, and files may be larger than memory.\n"
-      "Exit codes: 0 done, whole, the same; 1 damaged, different; 2 wrong usage, or a file that cannot be read.");
+      "Exit codes: 0 done, whole, the same; 1 damaged, different; 2 wrong usage, or a file that cannot be read or "
+      "written.");
   add_show(app, chosen);
   add_verify(app, chosen);
   add_diff(app, chosen);
