@@ -115,13 +115,15 @@ void CheckpointDirectory::commit_save() {
   if (saving_ < 0) return;
   const std::int64_t step = saving_;
   try {
-    writer_->commit();
-    publish(step);
+    writer_->commit(path_of(step));
   } catch (const Error& failure) {
     handle_failure(failure, step);
     return;
   }
   saving_ = -1;
+  damaged_.erase(step);
+  agree(communicator_, [&] { options_.inject.reach(SaveStage::renamed, communicator_.rank(), step); });
+  if (communicator_.rank() == 0) tidy_up(step);
 }
 
 void CheckpointDirectory::finish() { commit_save(); }
@@ -153,22 +155,13 @@ void CheckpointDirectory::take_up(const Catalogue& catalogue) {
   launches_.push_back(current);
 }
 
-// Makes the checkpoint exist, then removes what is too many.
-void CheckpointDirectory::publish(std::int64_t step) {
-  agree(communicator_, [&] {
-    if (communicator_.rank() == 0) {
-      const std::string path = path_of(step);
-      rename_durably(path + std::string(temporary_suffix), path);
-    }
-    options_.inject.reach(SaveStage::renamed, communicator_.rank(), step);
-  });
-  damaged_.erase(step);
-  if (communicator_.rank() != 0) return;
+// After a checkpoint has come to be: the link, and those that are too many.
+void CheckpointDirectory::tidy_up(std::int64_t newest) const {
   try {
-    point_latest(options_.directory, checkpoint_file_name(step));
+    point_latest(options_.directory, checkpoint_file_name(newest));
     std::vector<std::int64_t> steps = steps_in_folder();
     std::erase_if(steps, [&](std::int64_t one) { return damaged_.count(one) != 0; });
-    for (const std::int64_t one : steps_to_remove(options_.retention, steps, step)) remove_file(path_of(one));
+    for (const std::int64_t one : steps_to_remove(options_.retention, steps, newest)) remove_file(path_of(one));
   } catch (const std::exception& failure) {
     report(text("WARNING: older checkpoints could not be removed: ", failure.what()));
   }

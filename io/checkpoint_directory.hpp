@@ -63,7 +63,7 @@ class CheckpointDirectory final : public CheckpointStore {
   std::vector<std::int64_t> steps_in_folder() const;
   void remove_leftovers() const;
   void take_up(const Catalogue& catalogue);
-  void publish(std::int64_t step);
+  void tidy_up(std::int64_t newest) const;
   void handle_failure(const Error& failure, std::int64_t step);
   void report(const std::string& message) const;
 

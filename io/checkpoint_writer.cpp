@@ -236,7 +236,7 @@ void CheckpointWriter::write_part(Save& save) noexcept {
   part_is_done_ = true;
 }
 
-void CheckpointWriter::commit() {
+void CheckpointWriter::commit(const std::string& name) {
   if (thread_.joinable()) thread_.join();
   agree(communicator_, [&] {
     if (save_->failure) throw *save_->failure;
@@ -245,6 +245,9 @@ void CheckpointWriter::commit() {
   agree(communicator_, [&] {
     if (communicator_.rank() == 0) seal(*save_, digests);
     reach(SaveStage::header, save_->step);
+  });
+  agree(communicator_, [&] {
+    if (communicator_.rank() == 0) rename_durably(save_->path, name);
   });
   save_.reset();
 }

@@ -58,9 +58,9 @@ class CheckpointWriter {
 
   bool is_part_done() const { return part_is_done_; }
 
-  /// **Collective.** Waits for all ranks, writes digests and header, checks what was written. Throws Error on all
-  /// ranks when any part failed on any rank.
-  void commit();
+  /// **Collective.** Waits for all ranks, writes digests and header, checks what was written, and gives the file its
+  /// `name`. Throws Error on all ranks when any part failed on any rank.
+  void commit(const std::string& name);
 
   /// **Collective.** Waits, then removes the file of a failed start() or commit().
   void abandon();
