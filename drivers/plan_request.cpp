@@ -79,6 +79,7 @@ PlanOptions options_to_go_on(const PlanState& stored, const PlanOptions& asked) 
   options.seed = stored.seed;
   options.shuffle = stored.shuffle;
   options.schedule = stored.schedule.options();
+  options.schedule.custom = nullptr;  // the function of a program that is not here
   if (asked.schedule.warmup_steps || asked.schedule.warmup_samples || asked.schedule.warmup_ratio) {
     options.schedule.warmup_steps.reset();
     options.schedule.warmup_samples.reset();
