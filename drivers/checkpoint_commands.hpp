@@ -11,7 +11,7 @@ namespace lockstep {
 enum class Answer : int {
   yes = 0,         ///< done; whole; the same
   no = 1,          ///< damaged; different
-  unreadable = 2,  ///< wrong usage, or a file that cannot be read
+  unreadable = 2,  ///< wrong usage, or a file that cannot be read or written
 };
 
 /// How a command answers.
