@@ -1,10 +1,12 @@
 #include "runtime/comm/stall_guard.hpp"
 
 #include <fstream>
+#include <ios>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "runtime/comm/deadline.hpp"
 #include "runtime/plan/error.hpp"
 
 namespace lockstep {
@@ -18,27 +20,34 @@ StallGuard::StallGuard(std::filesystem::path folder, std::int64_t max_launches)
   }
 }
 
-std::int64_t StallGuard::count_launch(std::int64_t step) {
-  std::int64_t stored_step = -1;
-  std::int64_t launches = 0;
+LaunchCount StallGuard::count_launch(std::int64_t step) {
+  LaunchCount count{0, 0, unix_seconds()};
   {
-    std::ifstream file(file_);
+    LaunchCount stored;
+    std::int64_t stored_step = -1;
     std::string word;
-    if (!(file >> word >> stored_step >> word >> launches) || stored_step != step || launches < 0) launches = 0;
+    std::ifstream file(file_);
+    if (file >> word >> stored_step >> word >> stored.at_this_step >> word >> stored.in_all >> word >>
+        stored.first_unix_seconds) {
+      count = stored;
+      if (stored_step != step) count.at_this_step = 0;
+    }
   }
-  if (max_launches_ > 0 && launches >= max_launches_) {
+  if (max_launches_ > 0 && count.at_this_step >= max_launches_) {
     throw Error(ErrorKind::do_not_requeue,
-                text("no progress: ", launches, " launches in a row began at step ", step,
+                text("no progress: ", count.at_this_step, " launches in a row began at step ", step,
                      " and none got as far as a save (--max-restarts-without-progress ", max_launches_,
                      "); look for the cause in the log, save more often or ask for more time, then remove ",
                      file_.string(), " to try again"));
   }
-  ++launches;
+  ++count.at_this_step;
+  ++count.in_all;
   // Written whole beside it, then renamed: a launch that is killed here leaves the old count.
   std::filesystem::path fresh = file_;
   fresh += ".new";
   std::ofstream file(fresh, std::ios::trunc);
-  file << "step " << step << " launches " << launches << '\n';
+  file << std::fixed << "step " << step << " launches " << count.at_this_step << " in_all " << count.in_all
+       << " since " << count.first_unix_seconds << '\n';
   file.close();
   std::error_code error;
   if (file) std::filesystem::rename(fresh, file_, error);
@@ -47,7 +56,7 @@ std::int64_t StallGuard::count_launch(std::int64_t step) {
                                         error ? error.message() : "no space or no permission",
                                         "): make the checkpoint folder writable"));
   }
-  return launches;
+  return count;
 }
 
 }  // namespace lockstep

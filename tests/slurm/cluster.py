@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command beside a real Slurm of its own: munged, slurmctld and one slurmd for each virtual node.
 
-    tests/slurm/cluster.py [--nodes 2] [--cpus 4] [--grace 0] [--kill-wait 5] [--no-requeue-exit] COMMAND...
+    tests/slurm/cluster.py [--nodes 2] [--cpus 4] [--grace 0] [--kill-wait 30] [--no-requeue-exit] COMMAND...
 
     tests/slurm/cluster.py bash          # look around: sinfo, srun -N2 -n4 --mpi=pmix hostname, ...
 
@@ -218,7 +218,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--cpus", type=int, default=4, help="of each node; may be more than the machine has")
     parser.add_argument("--grace", type=int, default=0, help="GraceTime of the partition that is preempted")
-    parser.add_argument("--kill-wait", type=int, default=5, help="seconds from TERM to KILL")
+    parser.add_argument("--kill-wait", type=int, default=30, help="seconds from TERM to KILL")
     parser.add_argument("--cred-expire", type=int, default=5, help="a requeued job waits a little longer than this")
     parser.add_argument("--no-requeue-exit", action="store_true", help="a site without RequeueExit=85")
     parser.add_argument("command", nargs=argparse.REMAINDER)

@@ -90,28 +90,43 @@ TEST(StallGuard, ProgressSetsTheCountBack) {
   const Folder folder;
   for (std::int64_t step = 0; step < 20; ++step) {
     StallGuard guard(folder.path(), 2);
-    EXPECT_EQ(guard.count_launch(step), 1);
+    EXPECT_EQ(guard.count_launch(step).at_this_step, 1);
   }
-  EXPECT_EQ(StallGuard(folder.path(), 2).count_launch(19), 2);
-  EXPECT_EQ(StallGuard(folder.path(), 2).count_launch(20), 1);
+  EXPECT_EQ(StallGuard(folder.path(), 2).count_launch(19).at_this_step, 2);
+  EXPECT_EQ(StallGuard(folder.path(), 2).count_launch(20).at_this_step, 1);
+}
+
+TEST(StallGuard, CountsAllLaunchesSinceTheFirst) {
+  const Folder folder;
+  const double before = unix_seconds();
+  const LaunchCount first = StallGuard(folder.path(), 2).count_launch(0);
+  EXPECT_EQ(first.in_all, 1);
+  EXPECT_NEAR(first.first_unix_seconds, before, 60.0);
+  for (std::int64_t launch = 2; launch <= 6; ++launch) {
+    const LaunchCount count = StallGuard(folder.path(), 2).count_launch(10 * launch);
+    EXPECT_EQ(count.in_all, launch);
+    EXPECT_NEAR(count.first_unix_seconds, first.first_unix_seconds, 1e-3);
+  }
 }
 
 TEST(StallGuard, AnUnreadableCountStartsAgain) {
   const Folder folder;
   std::ofstream(folder.path() / "RESTARTS") << "garbage";
-  EXPECT_EQ(StallGuard(folder.path(), 2).count_launch(5), 1);
+  EXPECT_EQ(StallGuard(folder.path(), 2).count_launch(5).at_this_step, 1);
 }
 
 TEST(StallGuard, ZeroIsNoLimit) {
   const Folder folder;
-  for (int launch = 1; launch <= 50; ++launch) EXPECT_EQ(StallGuard(folder.path(), 0).count_launch(3), launch);
+  for (int launch = 1; launch <= 50; ++launch)
+    EXPECT_EQ(StallGuard(folder.path(), 0).count_launch(3).at_this_step, launch);
   EXPECT_THROW(StallGuard(folder.path(), -1), Error);
 }
 
 TEST(Cases, C091RestartsWithoutProgress) {
   // Preempted before the first update three times: SLURM_RESTART_COUNT is 0, 1, 2, then 3.
   const Folder folder;
-  for (int launch = 1; launch <= 3; ++launch) EXPECT_EQ(StallGuard(folder.path(), 3).count_launch(0), launch);
+  for (int launch = 1; launch <= 3; ++launch)
+    EXPECT_EQ(StallGuard(folder.path(), 3).count_launch(0).at_this_step, launch);
   for (int again = 0; again < 2; ++again) {
     try {
       StallGuard(folder.path(), 3).count_launch(0);
@@ -122,8 +137,9 @@ TEST(Cases, C091RestartsWithoutProgress) {
     }
   }
   // The save is too slow for the grace time: each launch begins at the step of the last good one.
-  for (int launch = 1; launch <= 3; ++launch) EXPECT_EQ(StallGuard(folder.path(), 3).count_launch(40), launch);
-  EXPECT_THROW(StallGuard(folder.path(), 3).count_launch(40), Error);
+  for (int launch = 1; launch <= 3; ++launch)
+    EXPECT_EQ(StallGuard(folder.path(), 3).count_launch(40).at_this_step, launch);
+  EXPECT_THROW(StallGuard(folder.path(), 3).count_launch(40).at_this_step, Error);
 }
 
 TEST(StopRequest, NamesWhatAskedForIt) {

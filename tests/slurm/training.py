@@ -20,16 +20,16 @@ BIN = BUILD / "bin"
 TRAIN = (BIN / "lockstep-train").resolve()
 SKIP = 77
 
-MAX_STEPS = 240
-SAVE_STEPS = 20
-OPTIONS = {"train_data": WORK / "train.h5", "model": "mlp", "hidden_sizes": "512,512", "dropout": 0.2,
-           "optimizer": "adamw", "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10, "global_batch_size": 60, "micro_batch_size": 4,
-           "max_steps": MAX_STEPS, "seed": 7, "save_steps": SAVE_STEPS, "log_steps": 20}
+MAX_STEPS = 300
+SAVE_STEPS = 30
+OPTIONS = {"train_data": WORK / "train.h5", "model": "mlp", "hidden_sizes": "128,128", "dropout": 0.2,
+           "optimizer": "adamw", "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10, "global_batch_size": 60, "micro_batch_size": 2,
+           "max_steps": MAX_STEPS, "seed": 7, "save_steps": SAVE_STEPS, "log_steps": 50}
 
 # Virtual nodes are one machine, and tests run as root in containers.
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
-               "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+               "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
                "OMP_NUM_THREADS": "1"}
 os.environ.update(ENVIRONMENT)
 
@@ -43,7 +43,7 @@ def check(condition, message):
         raise Failure(message)
 
 
-def wait_for(what, condition, seconds=120.0):
+def wait_for(what, condition, seconds=240.0):
     """Polls until condition() is true; its value."""
     end = time.monotonic() + seconds
     while True:
@@ -51,7 +51,7 @@ def wait_for(what, condition, seconds=120.0):
         if value:
             return value
         check(time.monotonic() < end, f"waited {seconds:.0f} s for {what}")
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 class Run:
@@ -80,9 +80,9 @@ class Run:
                         steps.append(entry["step"])
         return steps
 
-    def reaches(self, step, seconds=120.0):
+    def reaches(self, step, seconds=240.0):
         """Waits until so many steps were taken."""
-        wait_for(f"step {step} of {self.folder.name}", lambda: self.metrics()[-1:] >= [step - 1], seconds)
+        wait_for(f"step {step} of {self.folder.name}", lambda: self.metrics()[-1:] >= [step], seconds)
 
     def checkpoints(self):
         """The steps of the whole checkpoints, ascending."""
@@ -104,7 +104,7 @@ class Run:
             return subprocess.Popen(["mpirun", "-n", str(ranks), "env", "--block-signal=TERM,USR1,USR2", str(TRAIN),
                                      *self.arguments(**options)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def finish(self, ranks=2, code=0, seconds=120.0, **options):
+    def finish(self, ranks=2, code=0, seconds=240.0, **options):
         """Runs a launch to its end."""
         status = self.launch(ranks, **options).wait(seconds)
         check(status == code, f"a launch on {ranks} ranks ended with {status} instead of {code}")
