@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "drivers/command_line.hpp"
+#include "drivers/plan_flags.hpp"
 #include "drivers/train_options.hpp"
 #include "drivers/train_run.hpp"
 #include "runtime/comm/mpi_session.hpp"
@@ -59,6 +60,7 @@ int main(int argc, char** argv) {
   add_train_flags(app, command);
   if (const std::optional<int> exit_code = parse_command_line(app, argc, argv)) return *exit_code;
   command.trainer.resolved_options = resolved_options(app);
+  command.unused_options = unused_plan_flags(app, command.trainer.plan);
 
   std::optional<StopSignals> signals;
   SlurmEnvironment environment;

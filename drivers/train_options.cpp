@@ -232,7 +232,7 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
       ->type_name("FILE")
       ->group(group);
   app.add_option("--inject", command.inject,
-                 "Drills: overflow@STEP,STEP makes the gradients of these steps (from 0) infinite once; "
+                 "Drills: overflow@STEP,STEP makes the gradients of these steps (the first is 1) infinite once; "
                  "crash@save:STAGE kills the process at a stage of a save")
       ->type_name("DRILL")
       ->group(group);

@@ -53,6 +53,7 @@ struct TrainCommand {
   std::int64_t log_steps = 50;
   std::string metrics_file;
   std::vector<std::string> inject;
+  std::vector<std::string> unused_options;  ///< one sentence each: given, but of no effect
 };
 
 /// Adds lockstep-train's options to `app`, in help groups; `command` must outlive the parse.

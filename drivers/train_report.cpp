@@ -41,8 +41,8 @@ std::optional<std::int64_t> step_of_line(const std::string& line) {
   return object["step"].get<std::int64_t>();
 }
 
-/// Keeps the lines of the steps before `first_step`; returns how many steps were dropped.
-std::int64_t drop_lost_steps(const std::string& file, std::int64_t first_step) {
+/// Keeps the lines of the steps up to `steps_taken`; returns how many steps were dropped.
+std::int64_t drop_lost_steps(const std::string& file, std::int64_t steps_taken) {
   std::ifstream in(file);
   if (!in) return 0;
   std::vector<std::string> kept;
@@ -51,7 +51,7 @@ std::int64_t drop_lost_steps(const std::string& file, std::int64_t first_step) {
   for (std::string line; std::getline(in, line);) {
     const std::optional<std::int64_t> step = step_of_line(line);
     const bool is_step = line.find("\"lr\"") != std::string::npos;
-    const bool keep = step && *step < first_step;
+    const bool keep = step && *step <= steps_taken;
     if (keep) kept.push_back(line);
     if (!keep) cut = true;
     if (step && !keep && is_step) ++dropped;
@@ -99,11 +99,11 @@ ProgressStyle progress_style_of(const std::string& name) {
   return has_width ? ProgressStyle::bar : ProgressStyle::lines;
 }
 
-TrainReport::TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps,
+TrainReport::TrainReport(const std::string& metrics_file, std::int64_t steps_taken, std::int64_t log_steps,
                          ProgressStyle style)
     : log_steps_(log_steps), style_(style), metrics_file_(metrics_file) {
   if (metrics_file_.empty()) return;
-  num_metrics_dropped_ = drop_lost_steps(metrics_file_, first_step);
+  num_metrics_dropped_ = drop_lost_steps(metrics_file_, steps_taken);
   metrics_.open(metrics_file_, std::ios::app);
   if (!metrics_)
     throw Error(ErrorKind::usage,
@@ -148,7 +148,7 @@ void TrainReport::step(const StepReport& report, const TrainingPlan& plan, const
   samples_per_second_ = static_cast<double>(samples_) / std::chrono::duration<double>(now - start_).count();
   const Progress& progress = plan.progress();
   write_metrics(nlohmann::ordered_json{
-      {"step", report.plan.step},
+      {"step", progress.steps_taken},
       {"epoch", report.plan.epoch},
       {"consumed_samples", progress.consumed_samples},
       {"lr", number(report.plan.learning_rate)},
@@ -180,7 +180,7 @@ void TrainReport::step(const StepReport& report, const TrainingPlan& plan, const
 }
 
 void TrainReport::evaluation(const std::map<std::string, double>& results, const Progress& progress) {
-  nlohmann::ordered_json object = {{"step", progress.steps_taken - 1}};
+  nlohmann::ordered_json object = {{"step", progress.steps_taken}};
   std::string line = text("evaluation after step ", progress.steps_taken, ":");
   for (const auto& [name, value] : results) {
     object["validation_" + name] = number(value);

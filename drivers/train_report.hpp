@@ -21,10 +21,10 @@ ProgressStyle progress_style_of(const std::string& name);
 /// What people and scripts see of a run: lines, a progress line on a terminal, metrics.jsonl. Lives on rank 0 alone.
 class TrainReport {
  public:
-  /// `metrics_file` may be empty: none is written. An existing one goes on: its lines from `first_step` on belong to
-  /// steps (counted from 0) that were lost and are taken again; they are removed. Throws Error when it cannot be
-  /// written.
-  TrainReport(const std::string& metrics_file, std::int64_t first_step, std::int64_t log_steps, ProgressStyle style);
+  /// `metrics_file` may be empty: none is written. An existing one goes on: its lines after step
+  /// `steps_taken` belong to steps that were lost and are taken again; they are removed. Throws Error when it cannot
+  /// be written.
+  TrainReport(const std::string& metrics_file, std::int64_t steps_taken, std::int64_t log_steps, ProgressStyle style);
 
   /// One line, on its own even when a progress line is on the terminal.
   void say(const std::string& line);

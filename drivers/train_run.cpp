@@ -18,6 +18,7 @@
 #include "drivers/train_report.hpp"
 #include "io/checkpoint_directory.hpp"
 #include "io/dataset_reader.hpp"
+#include "io/preflight.hpp"
 #include "runtime/comm/deadline.hpp"
 #include "runtime/comm/make_communicator.hpp"
 #include "runtime/comm/stall_guard.hpp"
@@ -49,7 +50,8 @@ Drills parse_drills(const std::vector<std::string>& texts) {
     std::size_t begin = overflow.size();
     while (begin <= drill.size()) {
       const std::size_t end = std::min(drill.find(',', begin), drill.size());
-      drills.overflow_steps.insert(parse_count("--inject", drill.substr(begin, end - begin), kNotNegative));
+      // People count steps from 1, the trainer from 0.
+      drills.overflow_steps.insert(parse_count("--inject", drill.substr(begin, end - begin), kPositive) - 1);
       begin = end + 1;
     }
   }
@@ -61,13 +63,19 @@ CommunicatorKind communicator_kind_of(const std::string& name) {
   return name == "shared-memory" ? CommunicatorKind::shared_memory : CommunicatorKind::automatic;
 }
 
+WriterKind writer_of(const TrainCommand& command) {
+  if (command.checkpoint_writer == "direct") return WriterKind::direct;
+  return command.checkpoint_writer == "collective" ? WriterKind::collective : WriterKind::automatic;
+}
+
 CheckpointOptions checkpoint_options_of(const TrainCommand& command, const fs::path& folder, const SaveFault& fault) {
   CheckpointOptions options;
   options.directory = folder;
-  options.writer = command.checkpoint_writer == "direct"       ? WriterKind::direct
-                   : command.checkpoint_writer == "collective" ? WriterKind::collective
-                                                               : WriterKind::automatic;
-  options.timing = command.async_save == "on" ? SaveTiming::asynchronous : SaveTiming::synchronous;
+  options.writer = writer_of(command);
+  const bool can_overlap = options.writer != WriterKind::collective;
+  options.timing = command.async_save == "on" || (command.async_save == "auto" && can_overlap)
+                       ? SaveTiming::asynchronous
+                       : SaveTiming::synchronous;
   options.retention = {command.save_total_limit, command.save_keep_every};
   options.on_save_failure = command.on_save_failure == "abort" ? OnSaveFailure::abort : OnSaveFailure::keep_going;
   options.inject = fault;
@@ -292,6 +300,7 @@ int Launch::tell_end(const Trainer& trainer, const Model& model, RunOutcome outc
 
 int Launch::run() {
   for (const std::string& warning : check_launch(environment_, session_.num_ranks())) notes_.push_back(warning);
+  notes_.insert(notes_.end(), command_.unused_options.begin(), command_.unused_options.end());
   std::unique_ptr<Hdf5Dataset> data = open_data(*communicator_, command_.train_data, command_);
   std::unique_ptr<Hdf5Dataset> validation_file;
   if (!command_.validation_data.empty())
@@ -304,9 +313,11 @@ int Launch::run() {
   agree(*communicator_, [&] { model = make_model(model_options, options.plan.seed); });
 
   std::unique_ptr<CheckpointDirectory> store;
-  if (!folder_.empty())
-    store =
-        std::make_unique<CheckpointDirectory>(*communicator_, checkpoint_options_of(command_, folder_, drills_.save));
+  if (!folder_.empty()) {
+    CheckpointOptions checkpoints = checkpoint_options_of(command_, folder_, drills_.save);
+    checkpoints.report = [this](const std::string& line) { say("checkpoint   " + line); };
+    store = std::make_unique<CheckpointDirectory>(*communicator_, std::move(checkpoints));
+  }
   const std::unique_ptr<CheckpointReader> resumed = open_checkpoint(store.get());
   if (!resumed && !command_.finetune_from.empty()) finetune(*model);
 
@@ -332,6 +343,11 @@ int Launch::run() {
   if (trainer.plan().finished() && resumed) {
     say("complete     this run has taken all its steps: nothing is done");
   } else {
+    if (store && command_.preflight) {
+      const std::uint64_t bytes = checkpoint_bytes(trainer.snapshot());
+      const std::string found = run_preflight(*communicator_, folder_, writer_of(command_), bytes);
+      say("checkpoint   " + found);
+    }
     agree(*communicator_, [&] {
       if (!files_) return;
       files_->clear_done();

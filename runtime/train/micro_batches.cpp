@@ -110,11 +110,11 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
   } catch (const Error& error) {
     sums.failure = error;
   } catch (const std::exception& error) {
-    sums.failure.emplace(ErrorKind::do_not_requeue, text("step ", step.step, ": ", error.what()));
+    sums.failure.emplace(ErrorKind::do_not_requeue, text("step ", step.step + 1, ": ", error.what()));
   } catch (...) {
     sums.failure.emplace(
         ErrorKind::do_not_requeue,
-        text("step ", step.step, ": the loss function threw something that is not a std::exception"));
+        text("step ", step.step + 1, ": the loss function threw something that is not a std::exception"));
   }
   sums.loss_nodes = losses.values();
   sums.weight_nodes = weights.values();

@@ -190,7 +190,7 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
   const std::string where = culprit_text(step, share, drill);
   const auto fail = [&](const std::string& why, const std::string& next) {
     throw Error(ErrorKind::do_not_requeue,
-                text("step ", step.step, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ", why,
+                text("step ", step.step + 1, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ", why,
                      "): ", next, ". The newest checkpoint is as it was"));
   };
   if (scaler_.options().enabled) {
@@ -203,7 +203,7 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
            "lower the learning rate, or use --precision bf16 or fp32");
     const double before = scaler_.scale();
     scaler_.update(true);
-    tell(events, text("step ", step.step, ": overflow at loss scale ", before, " (", where, "); scale ", before,
+    tell(events, text("step ", step.step + 1, ": overflow at loss scale ", before, " (", where, "); scale ", before,
                       " -> ", scaler_.scale(), retry ? ", computing the step again" : ", the update is dropped"));
     return retry;
   }
@@ -214,7 +214,7 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
     fail(text(nonfinite_in_a_row_, " steps in a row, --max-nonfinite is ", options_.max_nonfinite),
          "the model has diverged: go back to an older checkpoint with a lower learning rate");
   tell(events,
-       text("step ", step.step, ": gradients not finite (", where, "); the update is dropped, the schedule holds"));
+       text("step ", step.step + 1, ": gradients not finite (", where, "); the update is dropped, the schedule holds"));
   return false;
 }
 
@@ -307,6 +307,7 @@ void Trainer::save(CheckpointStore& store, const RunControl& control) {
 
 RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
   module_.train();
+  if (store && !plan_.finished()) store->prepare(snapshot());
   RunOutcome end = RunOutcome::finished;
   Clock::time_point last_save = Clock::now();
   for (std::int64_t taken = 0; !plan_.finished(); ++taken) {

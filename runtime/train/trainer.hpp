@@ -39,7 +39,7 @@ struct TrainerOptions {
   NonfinitePolicy on_nonfinite = NonfinitePolicy::error;
   std::int64_t max_nonfinite = 3;               ///< steps in a row that NonfinitePolicy::skip may drop
   std::int64_t evaluation_batch_size = 0;       ///< samples of a forward pass of an evaluation; 0: the micro-batch's
-  std::set<std::int64_t> overflow_drill_steps;  ///< steps whose first attempt is made to overflow (a drill)
+  std::set<std::int64_t> overflow_drill_steps;  ///< steps, from 0, whose first attempt is made to overflow (a drill)
   AttributeGroup resolved_options;              ///< stored as they are, for people
 };
 

@@ -115,7 +115,7 @@ class Run:
         difference = subprocess.run([str(BIN / "lockstep-checkpoint"), "diff", str(undisturbed.newest_checkpoint()),
                                      str(self.newest_checkpoint())], capture_output=True, text=True, check=False)
         check(difference.returncode == 0, f"not the bits of the undisturbed run:\n{difference.stdout}")
-        check(self.metrics() == list(range(MAX_STEPS)), f"metrics.jsonl has the steps {self.metrics()}")
+        check(self.metrics() == list(range(1, MAX_STEPS + 1)), f"metrics.jsonl has the steps {self.metrics()}")
         check((self.folder / "DONE").exists(), "there is no DONE")
         digests = [re.findall(r"^digest +(\w+)", run.log(), re.MULTILINE)[-1:] for run in (undisturbed, self)]
         check(digests[0] and digests[0] == digests[1], f"the digests differ: {digests}")
