@@ -66,7 +66,9 @@ ROOMS = {
         headers=STANDARD | OPERATING_SYSTEM,
         only_in={"nccl.h": "nccl_", "cuda": "nccl_"},
     ),
-    "runtime/train": Room(["runtime/plan", "runtime/train"], libraries=["torch/", "ATen/", "c10/", "xxhash.h"]),
+    "runtime/train": Room(
+        ["runtime/plan", "runtime/train"], libraries=["torch/", "ATen/", "c10/", "xxhash.h", "malloc.h"]
+    ),
     "io": Room(
         ["runtime/plan", "io"], libraries=["hdf5.h", "mpi.h", "xxhash.h", "zlib.h"], headers=STANDARD | OPERATING_SYSTEM
     ),
