@@ -11,8 +11,8 @@
 namespace lockstep {
 
 /// A named fact of a run, of a type that every tool prints: flags are 0 or 1, choices are their names.
-using AttributeValue = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>,
-                                    std::vector<double>, std::vector<std::string>>;
+using AttributeValue = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>,
+                                    std::vector<std::string>>;
 
 /// The facts of one subject: "epoch" -> 3, "consumed_samples" -> 1240, ...
 using AttributeGroup = std::map<std::string, AttributeValue>;

@@ -71,19 +71,19 @@ std::int64_t samples_of_ranks(std::int64_t micro_batch, int num_ranks, std::int6
 
 }  // namespace
 
-void BatchOrigin::store(AttributeGroup& group) const {
-  group["requested_global_batch_size"] = requested_global_batch;
-  group["requested_accumulation_steps"] = requested_accumulation;
-  group["reference_global_batch_size"] = reference_global_batch;
-  group["reference_ranks"] = std::int64_t{reference_ranks};
+void BatchOrigin::store(AttributeTree& tree) const {
+  tree["plan"]["requested_global_batch_size"] = requested_global_batch;
+  tree["plan"]["requested_accumulation_steps"] = requested_accumulation;
+  tree["provenance"]["reference_global_batch_size"] = reference_global_batch;
+  tree["provenance"]["reference_ranks"] = std::int64_t{reference_ranks};
 }
 
 BatchOrigin BatchOrigin::from(const AttributeTree& tree) {
   BatchOrigin origin;
   origin.requested_global_batch = attribute<std::int64_t>(tree, "plan", "requested_global_batch_size");
   origin.requested_accumulation = attribute<std::int64_t>(tree, "plan", "requested_accumulation_steps");
-  origin.reference_global_batch = attribute<std::int64_t>(tree, "plan", "reference_global_batch_size");
-  origin.reference_ranks = static_cast<int>(attribute<std::int64_t>(tree, "plan", "reference_ranks"));
+  origin.reference_global_batch = attribute<std::int64_t>(tree, "provenance", "reference_global_batch_size");
+  origin.reference_ranks = static_cast<int>(attribute<std::int64_t>(tree, "provenance", "reference_ranks"));
   return origin;
 }
 

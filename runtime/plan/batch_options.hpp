@@ -18,8 +18,8 @@ struct BatchOrigin {
   std::int64_t reference_global_batch = 0;  ///< keep-rank-batch: G' = round(reference G x P' / reference P)
   int reference_ranks = 1;
 
-  void store(AttributeGroup& group) const;
-  static BatchOrigin from(const AttributeTree& tree);  ///< reads the group "plan"; throws Error
+  void store(AttributeTree& tree) const;
+  static BatchOrigin from(const AttributeTree& tree);  ///< throws Error
 };
 
 struct ResolvedBatch {

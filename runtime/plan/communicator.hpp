@@ -65,10 +65,10 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual int rank() const = 0;       ///< local call
-  virtual int num_ranks() const = 0;  ///< local call
-  virtual int local_rank() const = 0; ///< rank among those of this node; local call
-  virtual std::string name() const = 0; ///< "one process", "MPI", "shared memory"; local call
+  virtual int rank() const = 0;          ///< local call
+  virtual int num_ranks() const = 0;     ///< local call
+  virtual int local_rank() const = 0;    ///< rank among those of this node; local call
+  virtual std::string name() const = 0;  ///< "one process", "MPI", "shared memory"; local call
 
   virtual void barrier() = 0;
 

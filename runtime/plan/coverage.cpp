@@ -99,9 +99,10 @@ void Coverage::store(AttributeTree& tree) const {
   std::vector<std::int64_t> shards;
   for (const PlanSegment& segment : segments_) {
     const BatchPlan& batch = segment.batch;
-    segments.insert(segments.end(), {segment.first_step, segment.epoch, segment.sample_in_epoch,
-                                     batch.global_batch_size, batch.num_samples, batch.micro_batch_size,
-                                     std::int64_t{batch.num_ranks}, std::int64_t{batch.drop_last}});
+    segments.insert(segments.end(),
+                    {segment.first_step, segment.epoch, segment.sample_in_epoch, batch.global_batch_size,
+                     batch.num_samples, batch.micro_batch_size,
+                     batch.is_sharded() ? std::int64_t{batch.num_ranks} : 1, std::int64_t{batch.drop_last}});
     shards.push_back(static_cast<std::int64_t>(batch.samples_of_rank.size()));
     shards.insert(shards.end(), batch.samples_of_rank.begin(), batch.samples_of_rank.end());
   }

@@ -72,7 +72,7 @@ struct PlanOptions {
   std::optional<std::int64_t> max_steps;
   std::optional<std::int64_t> train_samples;
   bool drop_last = false;
-  std::uint64_t seed = 0;                       ///< below 2^63
+  std::uint64_t seed = 0;  ///< below 2^63
   ShuffleKind shuffle = ShuffleKind::permutation;
   ScheduleOptions schedule;
   RankChangePolicy on_rank_change = RankChangePolicy::keep_global_batch;
@@ -82,8 +82,8 @@ struct PlanOptions {
 
 /// What there is to train on. Exactly one of the two is set, or none for a stream without a length.
 struct DataShape {
-  std::optional<std::int64_t> num_samples;        ///< one data set that all ranks can read
-  std::vector<std::int64_t> samples_of_rank;      ///< data that shards itself: each rank has its own
+  std::optional<std::int64_t> num_samples;    ///< one data set that all ranks can read
+  std::vector<std::int64_t> samples_of_rank;  ///< data that shards itself: each rank has its own
 };
 
 }  // namespace lockstep

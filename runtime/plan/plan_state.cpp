@@ -35,8 +35,6 @@ void store_plan(const PlanState& state, AttributeGroup& group) {
   group["num_samples"] = batch.num_samples;
   group["global_batch_size"] = batch.global_batch_size;
   group["micro_batch_size"] = batch.micro_batch_size;
-  group["accumulation_steps"] = batch.accumulation_steps();
-  group["num_ranks"] = std::int64_t{batch.num_ranks};
   group["drop_last"] = std::int64_t{batch.drop_last};
   if (batch.is_sharded()) group["samples_of_rank"] = batch.samples_of_rank;
   group["steps_per_epoch"] = batch.steps_per_epoch();
@@ -47,7 +45,13 @@ void store_plan(const PlanState& state, AttributeGroup& group) {
   group["end_steps"] = state.end.steps;
   group["end_epoch"] = state.end.epoch;
   group["end_sample"] = state.end.sample;
-  state.origin.store(group);
+}
+
+/// What depends on the ranks of this launch: kept apart, so that the same step saved by other ranks is the same
+/// state.
+void store_provenance(const PlanState& state, AttributeGroup& group) {
+  group["num_ranks"] = std::int64_t{state.batch.num_ranks};
+  group["accumulation_steps"] = state.batch.accumulation_steps();
 }
 
 void store_schedule(const PlanState& state, AttributeGroup& group) {
@@ -98,6 +102,8 @@ void pass_over_tail(const BatchPlan& batch, Progress& progress) {
 
 void store(const PlanState& state, AttributeTree& tree) {
   store_plan(state, tree["plan"]);
+  store_provenance(state, tree["provenance"]);
+  state.origin.store(tree);
   for (auto& [name, value] : to_attributes(state.progress)) tree["progress"][name] = value;
   store_schedule(state, tree["schedule"]);
   tree["sampler"]["shuffle"] = name_of(state.shuffle);
@@ -114,7 +120,7 @@ PlanState plan_state_from(const AttributeTree& tree, const std::function<double(
   state.batch.num_samples = plan("num_samples");
   state.batch.global_batch_size = plan("global_batch_size");
   state.batch.micro_batch_size = plan("micro_batch_size");
-  state.batch.num_ranks = static_cast<int>(plan("num_ranks"));
+  state.batch.num_ranks = static_cast<int>(attribute<std::int64_t>(tree, "provenance", "num_ranks"));
   state.batch.drop_last = plan("drop_last") != 0;
   if (has_attribute(tree, "plan", "samples_of_rank")) {
     state.batch.samples_of_rank = attribute<std::vector<std::int64_t>>(tree, "plan", "samples_of_rank");

@@ -38,11 +38,11 @@ struct TreeAddition {
 
 /// How the root is added up from the nodes of all ranks: the only additions that cross ranks.
 struct TreeProgram {
-  int num_inputs = 0;                    ///< nodes of all ranks, rank by rank, left to right
-  std::vector<int> nodes_of_rank;        ///< how many of the inputs each rank brings
-  std::vector<TreeAddition> additions;   ///< in order
-  int num_values = 0;                    ///< inputs and temporaries; temporaries are reused
-  int root = 0;                          ///< the value that holds the result
+  int num_inputs = 0;                   ///< nodes of all ranks, rank by rank, left to right
+  std::vector<int> nodes_of_rank;       ///< how many of the inputs each rank brings
+  std::vector<TreeAddition> additions;  ///< in order
+  int num_values = 0;                   ///< inputs and temporaries; temporaries are reused
+  int root = 0;                         ///< the value that holds the result
 
   /// The root of double inputs, `inputs.size() == num_inputs`; 0 when there are no inputs.
   double evaluate(std::span<const double> inputs) const;

@@ -12,8 +12,8 @@ namespace lockstep {
 
 /// A tensor of the training state as the file sees it: whole, global, row-major.
 struct TensorInfo {
-  std::string section;              ///< "weights", "buffers", "optimizer/exp_avg", ...
-  std::string name;                 ///< the module's own name for it: "conv1.weight"
+  std::string section;  ///< "weights", "buffers", "optimizer/exp_avg", ...
+  std::string name;     ///< the module's own name for it: "conv1.weight"
   ElementType type = ElementType::float32;
   std::vector<std::int64_t> shape;  ///< empty for a 0-dimensional tensor
 

@@ -79,7 +79,8 @@ class TrainingPlan {
   /// Tells a schedule that follows a metric (reduce-on-plateau) the metric's newest value; others ignore it.
   void observe_metric(double value);
 
-  /// Adds the groups "plan", "progress", "schedule", "sampler" and "coverage" to `tree`.
+  /// Adds the groups "plan", "progress", "schedule", "sampler" and "coverage" to `tree`, and what depends on today's
+  /// ranks to "provenance".
   void store(AttributeTree& tree) const;
 
  private:

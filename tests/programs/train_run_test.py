@@ -58,6 +58,16 @@ class RunTest(TrainTest):
             self.train(ranks, folder, "--num-train-epochs", "1", *options)
             self.assert_same_state(reference, os.path.join(folder, checkpoints(folder)[-1]))
 
+    def test_files_of_two_and_three_ranks_differ_in_their_provenance_alone(self):
+        folder = self.path("run")
+        self.train(3, folder, "--num-train-epochs", "1", "--validation-data", self.data)
+        other = os.path.join(folder, checkpoints(folder)[-1])
+        done = subprocess.run(["h5diff", "-v", "--exclude-path", "/provenance", self.trained(), other],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with_provenance = subprocess.run(["h5diff", self.trained(), other], capture_output=True, text=True)
+        self.assertEqual(with_provenance.returncode, 1, "three ranks leave no trace of themselves")
+
     def test_a_configuration_file_says_the_same(self):
         file = self.path("options.ini")
         with open(file, "w") as out:
