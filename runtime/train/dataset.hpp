@@ -18,12 +18,20 @@ struct Batch {
   std::int64_t size() const { return inputs.size(0); }
 };
 
-/// What a run trains or evaluates on: any sample, in any order. Every rank sees the whole set and asks for its part.
+/// Who has the samples: every rank all of them, or each rank its own (it opened files of its own).
+enum class DataSharding { shared, by_rank };
+
+/// What a run trains or evaluates on: any sample, in any order. Every rank sees the whole set and asks for its part;
+/// or the data shards itself, and each rank trains on its own samples (then they are not divided a second time).
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
+  /// Of the whole set; of this rank's own samples when the data shards itself.
   virtual std::int64_t num_samples() const = 0;
+
+  /// The same on all ranks. Evaluation needs shared data.
+  virtual DataSharding sharding() const { return DataSharding::shared; }
 
   /// The samples `ids` (0 <= id < num_samples()), in that order. A pure function of the ids: the same sample is the
   /// same tensor on every rank and in every epoch. Random augmentation draws from LibTorch's default generator,

@@ -45,15 +45,22 @@ MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss,
                                    FlatState& state, Settings settings)
     : module_(module), loss_(std::move(loss)), data_(data), state_(state), settings_(settings) {}
 
-Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& step, std::int64_t micro_batch,
-                                     double loss_scale, bool overflow_drill, std::uint64_t& sample_mark) {
+SampleRange MicroBatchRunner::samples_of(const BatchPlan& plan, const StepShare& share, std::int64_t micro_batch) {
+  const std::int64_t begin = share.first_sample + (micro_batch - share.micro_batches.begin) * plan.micro_batch_size;
+  return {begin, std::min(begin + plan.micro_batch_size, share.first_sample + share.num_samples)};
+}
+
+Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& step, const StepShare& share,
+                                     std::int64_t micro_batch, double loss_scale, bool overflow_drill,
+                                     std::uint64_t& sample_mark) {
   const std::int64_t size = plan.batch().micro_batch_size;
-  const std::int64_t first = step.first_sample + micro_batch * size;
-  std::vector<std::int64_t> ids(
-      static_cast<std::size_t>(std::min(size, step.first_sample + step.num_samples - first)));
-  plan.sample_ids(step.epoch, first, ids);
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    sample_mark += lockstep::sample_mark(step.epoch, first + static_cast<std::int64_t>(i), ids[i]);
+  const SampleRange positions = samples_of(plan.batch(), share, micro_batch);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(positions.end - positions.begin));
+  plan.sample_ids(step.epoch, positions.begin, ids);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    sample_mark += lockstep::sample_mark(step.epoch, positions.begin + static_cast<std::int64_t>(i), ids[i]);
+    ids[i] -= settings_.first_id;
+  }
 
   state_.restore_buffers();
   seed_generator(micro_batch_seed(settings_.seed, step.step, micro_batch));
@@ -63,10 +70,10 @@ Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& s
     return loss_(batch);
   }();
   // A short micro-batch weighs each of its samples like a full one; a weighted sum is divided once, at the end.
-  const double share = loss.weight ? 1.0 : static_cast<double>(ids.size()) / static_cast<double>(size);
+  const double weight = loss.weight ? 1.0 : static_cast<double>(ids.size()) / static_cast<double>(size);
   const bool is_double = loss.value.scalar_type() == at::kDouble;
   const at::Tensor value = is_double ? loss.value : loss.value.to(at::kFloat);
-  value.backward(at::scalar_tensor(loss_scale * share, value.options()));
+  value.backward(at::scalar_tensor(loss_scale * weight, value.options()));
   if (overflow_drill && micro_batch + 1 == step.num_micro_batches) {
     const at::NoGradGuard no_grad;
     for (FlatGroup& group : state_.groups())
@@ -79,20 +86,19 @@ Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& s
   return loss;
 }
 
-MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& step, LeafRange share,
+MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share,
                                      double loss_scale, bool overflow_drill) {
   MicroBatchSums sums;
   sums.counter_counts.assign(state_.loose().size(), 0.0);
-  NodeSums losses(step.num_micro_batches, share);
-  NodeSums weights(step.num_micro_batches, share);
-  TreeAccumulator accumulator(step.num_micro_batches, share);
+  NodeSums losses(step.num_micro_batches, share.micro_batches);
+  NodeSums weights(step.num_micro_batches, share.micro_batches);
+  TreeAccumulator accumulator(step.num_micro_batches, share.micro_batches);
   const auto micro_batch_size = static_cast<double>(plan.batch().micro_batch_size);
   try {
-    for (std::int64_t index = share.begin; index < share.end; ++index) {
-      const Loss loss = differentiate(plan, step, index, loss_scale, overflow_drill, sums.sample_mark);
-      const std::int64_t samples =
-          std::min(plan.batch().micro_batch_size, step.num_samples - index * plan.batch().micro_batch_size);
-      const auto num_samples = static_cast<double>(samples);
+    for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
+      const Loss loss = differentiate(plan, step, share, index, loss_scale, overflow_drill, sums.sample_mark);
+      const SampleRange positions = samples_of(plan.batch(), share, index);
+      const auto num_samples = static_cast<double>(positions.end - positions.begin);
       const auto kind = loss.weight ? MicroBatchSums::LossKind::weighted : MicroBatchSums::LossKind::mean;
       if (sums.loss_kind != MicroBatchSums::LossKind::none && sums.loss_kind != kind)
         throw Error(
@@ -122,11 +128,12 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
 }
 
 std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const TrainingPlan& plan,
-                                                                           const StepPlan& step, LeafRange share,
-                                                                           double loss_scale, bool overflow_drill) {
-  for (std::int64_t index = share.begin; index < share.end; ++index) {
+                                                                           const StepPlan& step,
+                                                                           const StepShare& share, double loss_scale,
+                                                                           bool overflow_drill) {
+  for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
     std::uint64_t unused = 0;
-    const Loss loss = differentiate(plan, step, index, loss_scale, overflow_drill, unused);
+    const Loss loss = differentiate(plan, step, share, index, loss_scale, overflow_drill, unused);
     if (!std::isfinite(loss.value.item<double>())) return Culprit{index, "the loss"};
     for (const FlatGroup& group : state_.groups())
       for (const FlatEntry& entry : group.entries)

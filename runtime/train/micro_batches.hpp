@@ -35,14 +35,18 @@ class MicroBatchRunner {
   struct Settings {
     std::uint64_t seed = 0;
     Precision precision = Precision::fp32;
+    std::int64_t first_id = 0;  ///< of this rank's samples, where the data shards itself
   };
 
   MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data, FlatState& state,
                    Settings settings);
 
+  /// The samples of a micro-batch of `share`: where they are in the epoch's order, and how many.
+  static SampleRange samples_of(const BatchPlan& plan, const StepShare& share, std::int64_t micro_batch);
+
   /// `loss_scale` multiplies the loss before the backward pass. `overflow_drill` makes the gradient of the step's
   /// last micro-batch infinite, on the rank that runs it.
-  MicroBatchSums run(const TrainingPlan& plan, const StepPlan& step, LeafRange share, double loss_scale,
+  MicroBatchSums run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, double loss_scale,
                      bool overflow_drill);
 
   /// The first micro-batch of `share` whose gradient (or loss) is not finite, found by running the share again; what
@@ -51,13 +55,13 @@ class MicroBatchRunner {
     std::int64_t micro_batch = -1;
     std::string tensor;
   };
-  std::optional<Culprit> first_nonfinite(const TrainingPlan& plan, const StepPlan& step, LeafRange share,
+  std::optional<Culprit> first_nonfinite(const TrainingPlan& plan, const StepPlan& step, const StepShare& share,
                                          double loss_scale, bool overflow_drill);
 
  private:
   /// Forward and backward of one micro-batch; gradients stay in the module's tensors.
-  Loss differentiate(const TrainingPlan& plan, const StepPlan& step, std::int64_t micro_batch, double loss_scale,
-                     bool overflow_drill, std::uint64_t& sample_mark);
+  Loss differentiate(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, std::int64_t micro_batch,
+                     double loss_scale, bool overflow_drill, std::uint64_t& sample_mark);
 
   torch::nn::Module& module_;
   LossFunction loss_;

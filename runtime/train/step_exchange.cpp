@@ -103,11 +103,15 @@ StepExchange::StepExchange(FlatState& state, Communicator& communicator)
 }
 
 const TreeProgram& StepExchange::program_for(const BatchPlan& plan, const StepPlan& step) {
-  const auto found = programs_.find(step.num_samples);
-  if (found != programs_.end()) return found->second;
   std::vector<LeafRange> shares;
-  for (int rank = 0; rank < communicator_.num_ranks(); ++rank) shares.push_back(plan.share(step.num_samples, rank));
-  return programs_.emplace(step.num_samples, make_tree_program(step.num_micro_batches, shares)).first->second;
+  std::vector<std::int64_t> ends;
+  for (int rank = 0; rank < communicator_.num_ranks(); ++rank) {
+    shares.push_back(plan.share_at(step.first_sample, step.num_samples, rank).micro_batches);
+    ends.push_back(shares.back().end);
+  }
+  const auto found = programs_.find(ends);
+  if (found != programs_.end()) return found->second;
+  return programs_.emplace(ends, make_tree_program(step.num_micro_batches, shares)).first->second;
 }
 
 StepTotals StepExchange::reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums,

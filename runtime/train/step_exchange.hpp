@@ -52,8 +52,8 @@ class StepExchange {
   FlatState& state_;
   Communicator& communicator_;
   std::vector<at::Tensor> slices_;
-  std::vector<TreeProgram> norm_programs_;        ///< per group, over its parameter blocks
-  std::map<std::int64_t, TreeProgram> programs_;  ///< by number of samples of the step
+  std::vector<TreeProgram> norm_programs_;                     ///< per group, over its parameter blocks
+  std::map<std::vector<std::int64_t>, TreeProgram> programs_;  ///< by the ends of the ranks' shares
 };
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "runtime/plan/node_sums.hpp"
@@ -20,12 +21,28 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-TrainingPlan plan_for(const TrainerOptions& options, const Dataset& data, const Communicator& communicator,
+/// How many samples each rank has of its own; empty for data that all ranks share.
+std::vector<std::int64_t> samples_of_ranks(const Dataset& data, Communicator& communicator) {
+  std::vector<std::int64_t> samples;
+  if (data.sharding() == DataSharding::shared) return samples;
+  for (const std::string& of_rank : gather_texts(communicator, std::to_string(data.num_samples())))
+    samples.push_back(std::stoll(of_rank));
+  return samples;
+}
+
+TrainingPlan plan_for(const TrainerOptions& options, const Dataset& data, Communicator& communicator,
                       const CheckpointReader* resume_from) {
   DataShape shape;
-  shape.num_samples = data.num_samples();
+  shape.samples_of_rank = samples_of_ranks(data, communicator);
+  if (shape.samples_of_rank.empty()) shape.num_samples = data.num_samples();
   return resume_from ? TrainingPlan::resumed(options.plan, shape, communicator.num_ranks(), resume_from->attributes())
                      : TrainingPlan::fresh(options.plan, shape, communicator.num_ranks());
+}
+
+std::int64_t first_id_of(const BatchPlan& plan, int rank) {
+  return plan.is_sharded()
+             ? std::accumulate(plan.samples_of_rank.begin(), plan.samples_of_rank.begin() + rank, std::int64_t{0})
+             : 0;
 }
 
 LossScaler scaler_for(TrainerOptions& options, const CheckpointReader* resume_from) {
@@ -37,10 +54,19 @@ LossScaler scaler_for(TrainerOptions& options, const CheckpointReader* resume_fr
 /// Gradient buffers that the busiest rank needs, in a full step and in any shorter one.
 int slots_for(const BatchPlan& plan) {
   int slots = 1;
-  const std::int64_t most = plan.num_micro_batches(plan.global_batch_size);
-  for (std::int64_t leaves = 1; leaves <= most; ++leaves)
-    for (int rank = 0; rank < plan.num_ranks; ++rank)
-      slots = std::max(slots, TreeAccumulator::num_slots(leaves, share_of(leaves, plan.num_ranks, rank)));
+  const auto consider = [&](std::int64_t leaves, LeafRange share) {
+    slots = std::max(slots, TreeAccumulator::num_slots(leaves, share));
+  };
+  const std::int64_t of_rank = plan.accumulation_steps();
+  const std::int64_t most =
+      plan.is_sharded() ? of_rank * plan.num_ranks : plan.num_micro_batches(plan.global_batch_size);
+  for (std::int64_t leaves = 1; leaves <= most; ++leaves) {
+    if (plan.is_sharded())  // a rank's share may begin anywhere: those before it may have run out
+      for (std::int64_t begin = 0; begin < leaves; ++begin)
+        consider(leaves, {begin, std::min(begin + of_rank, leaves)});
+    else
+      for (int rank = 0; rank < plan.num_ranks; ++rank) consider(leaves, share_of(leaves, plan.num_ranks, rank));
+  }
   return slots;
 }
 
@@ -110,7 +136,8 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       scaler_(scaler_for(options_, resume_from)),
       state_(module, communicator, slots_for(plan_.batch())),
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
-      micro_batches_(module, loss_, data, state_, {options_.plan.seed, options_.precision}),
+      micro_batches_(module, loss_, data, state_,
+                     {options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())}),
       exchange_(state_, communicator) {
   if (!resume_from) return;
   restore_state(*resume_from, state_, optimizer_, communicator_);
@@ -128,7 +155,7 @@ StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events
   StepReport report;
   report.plan = plan_.next_step();
   const StepPlan& step = report.plan;
-  const LeafRange share = plan_.batch().share(step.num_samples, communicator_.rank());
+  const StepShare share = plan_.batch().share_at(step.first_sample, step.num_samples, communicator_.rank());
   for (report.attempts = 1;; ++report.attempts) {
     const bool drill = report.attempts == 1 && options_.overflow_drill_steps.count(step.step) != 0;
     const double scale = scaler_.scale();
@@ -172,7 +199,7 @@ void Trainer::apply(const StepTotals& totals, double learning_rate) {
   state_.publish(totals.counter_counts);
 }
 
-std::string Trainer::culprit_text(const StepPlan& step, LeafRange share, bool drill) {
+std::string Trainer::culprit_text(const StepPlan& step, const StepShare& share, bool drill) {
   std::string mine;
   agree(communicator_, [&] {
     if (const auto found = micro_batches_.first_nonfinite(plan_, step, share, scaler_.scale(), drill))
@@ -185,13 +212,13 @@ std::string Trainer::culprit_text(const StepPlan& step, LeafRange share, bool dr
   return "only in the sum over the micro-batches";
 }
 
-bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, LeafRange share, bool drill,
-                                     const TrainerEvents& events) {
+bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, const StepShare& share,
+                                     bool drill, const TrainerEvents& events) {
   const std::string where = culprit_text(step, share, drill);
   const auto fail = [&](const std::string& why, const std::string& next) {
     throw Error(ErrorKind::do_not_requeue,
-                text("step ", step.step + 1, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ", why,
-                     "): ", next, ". The newest checkpoint is as it was"));
+                text("step ", step.step + 1, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ",
+                     why, "): ", next, ". The newest checkpoint is as it was"));
   };
   if (scaler_.options().enabled) {
     const bool retry = options_.on_overflow == OverflowPolicy::retry;
@@ -213,8 +240,8 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
   if (++nonfinite_in_a_row_ > options_.max_nonfinite)
     fail(text(nonfinite_in_a_row_, " steps in a row, --max-nonfinite is ", options_.max_nonfinite),
          "the model has diverged: go back to an older checkpoint with a lower learning rate");
-  tell(events,
-       text("step ", step.step + 1, ": gradients not finite (", where, "); the update is dropped, the schedule holds"));
+  tell(events, text("step ", step.step + 1, ": gradients not finite (", where,
+                    "); the update is dropped, the schedule holds"));
   return false;
 }
 
@@ -224,6 +251,10 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
     throw Error(ErrorKind::usage,
                 "the evaluation data holds no sample (a mean over none is not a number): leave the "
                 "evaluation out, or give it data");
+  if (data.sharding() != DataSharding::shared)
+    throw Error(ErrorKind::usage,
+                "the evaluation data shards itself (every rank must see all of it, so that each sample counts once): "
+                "open the same files on all ranks");
   const at::NoGradGuard no_grad;
   const GeneratorGuard generator;
   const EvaluationMode mode(module_);

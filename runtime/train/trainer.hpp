@@ -114,9 +114,9 @@ class Trainer {
   RunOutcome run(const RunControl& control, CheckpointStore* store);
 
  private:
-  bool recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, LeafRange share, bool drill,
+  bool recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, const StepShare& share, bool drill,
                               const TrainerEvents& events);
-  std::string culprit_text(const StepPlan& step, LeafRange share, bool drill);
+  std::string culprit_text(const StepPlan& step, const StepShare& share, bool drill);
   void apply(const StepTotals& totals, double learning_rate);
   void save(CheckpointStore& store, const RunControl& control);
 
