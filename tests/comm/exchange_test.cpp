@@ -191,11 +191,11 @@ TEST_P(Exchange, SeveralStatesLiveSideBySide) {
 TEST_P(Exchange, ThousandsOfStepsInARowKeepTheirBits) {
   const auto ranks = make(GetParam());
   constexpr std::int64_t num_leaves = 7;
-  constexpr int num_steps = 2000;
   const FlatLayout layout = layout_for<float>(*ranks, num_leaves, 6, 16);
   const auto exchange = ranks->make_exchange(layout);
   std::int64_t num_wrong = 0;
-  for (int step = 0; step < num_steps; ++step) {
+  for (Repetitions steps(*ranks, 2000); steps.next();) {
+    const int step = steps.index();
     run_step<float>(*ranks, *exchange, layout, num_leaves, step % 5);
     num_wrong += num_wrong_weights<float>(*exchange, layout, num_leaves, step % 5);
   }

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <ostream>
+#include <span>
 
 #include "runtime/comm/mpi_communicator.hpp"
 #include "runtime/comm/one_process_communicator.hpp"
@@ -37,6 +39,30 @@ inline std::unique_ptr<Communicator> make(
   }
   return nullptr;
 }
+
+/// A number of repetitions for tests that look for races, cut short on a machine that is too busy for them.
+class Repetitions {
+ public:
+  Repetitions(Communicator& ranks, int most) : ranks_(ranks), most_(most) {}
+
+  /// **Collective**, the same on all ranks: true while there is another one to do.
+  bool next() {
+    constexpr int between_looks = 100;
+    if (done_ % between_looks == 0) {
+      char goes_on = std::chrono::steady_clock::now() - begin_ < std::chrono::seconds(3);
+      ranks_.broadcast(std::as_writable_bytes(std::span(&goes_on, 1)), 0);
+      if (done_ != 0 && goes_on == 0) return false;
+    }
+    return done_++ < most_;
+  }
+  int index() const { return done_ - 1; }
+
+ private:
+  Communicator& ranks_;
+  int most_;
+  int done_ = 0;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 /// The same tests on each way.
 class OnEveryWay : public testing::TestWithParam<Way> {
