@@ -32,7 +32,7 @@ enum class CoverageCheck { off, on };
 Answer verify_checkpoints(const std::string& path, CoverageCheck coverage, std::ostream& out);
 
 /// Whether two checkpoints hold the same state to the last bit: tensors, aliases, progress, schedule, loss scaler.
-/// Other facts that differ are told and do not count; launches are not compared.
+/// Other facts that differ are told and do not count; launches and provenance are not compared.
 Answer diff_checkpoints(const std::string& left, const std::string& right, std::ostream& out);
 
 struct ExportOptions {

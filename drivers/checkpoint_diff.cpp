@@ -134,6 +134,7 @@ class Comparison {
     AttributeTree names = left_.catalogue().attributes;  // of both: insert() keeps what is there
     for (const auto& [subject, group] : right_.catalogue().attributes)
       names[subject].insert(group.begin(), group.end());
+    names.erase(provenance_group);  // like the launches: no part of the state
     for (const auto& [subject, group] : names) {
       const bool counts = std::find(kStateSubjects.begin(), kStateSubjects.end(), subject) != kStateSubjects.end();
       for (const auto& [name, value] : group) {

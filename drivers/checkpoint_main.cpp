@@ -66,9 +66,9 @@ void add_diff(CLI::App& app, Command& chosen) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("diff", "Say whether two checkpoints hold the same state to the last bit");
   command->footer(
-      "The state: weights, buffers, moments, schedule, loss scaler, progress. Where it differs, it is said by how "
-      "much.\n"
-      "Other facts (plan, options, ...) are listed when they differ, and do not count; launches are not compared.\n"
+      "The state: weights, buffers, moments, schedule, loss scaler, progress. Where it differs, it is said by how\n"
+      "much. Other facts (plan, options, ...) are listed when they differ and do not count; launches and provenance\n"
+      "are not compared.\n"
       "Exit code 0: the same; 1: different; 2: one is damaged or cannot be read.");
   command->add_option("a", arguments->left, kPathHelp)->required()->type_name("FILE|DIR");
   command->add_option("b", arguments->right, kPathHelp)->required()->type_name("FILE|DIR");

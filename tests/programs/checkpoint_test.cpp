@@ -222,6 +222,7 @@ TEST_F(CheckpointProgram, FindsTheSameStateWhateverTheLaunch) {
   right.facts["options"]["save_steps"] = std::int64_t{7};
   const Outcome outcome = run_tool("diff " + left.save(in("left")) + " " + right.save(in("right")));
   expect(outcome, 0, {"the same to the last bit", "they do not count", "options/save_steps"});
+  EXPECT_EQ(outcome.output.find("provenance"), std::string::npos) << outcome.output;
   expect(run_tool("diff " + in("left") + " " + in("right")), 0, {"the same to the last bit"});
 }
 
