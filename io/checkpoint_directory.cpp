@@ -97,7 +97,7 @@ std::unique_ptr<CheckpointReader> CheckpointDirectory::open(const std::string& p
 void CheckpointDirectory::prepare(const Snapshot& snapshot) { writer_->prepare(snapshot, launches_); }
 
 void CheckpointDirectory::start_save(const Snapshot& snapshot) {
-  finish();
+  commit_save();
   saving_ = snapshot.step;
   try {
     prepare(snapshot);
@@ -126,7 +126,10 @@ void CheckpointDirectory::commit_save() {
   if (communicator_.rank() == 0) tidy_up(step);
 }
 
-void CheckpointDirectory::finish() { commit_save(); }
+void CheckpointDirectory::finish() {
+  commit_save();
+  finish_removal();
+}
 
 std::string CheckpointDirectory::path_of(std::int64_t step) const {
   return options_.directory + "/" + checkpoint_file_name(step);
@@ -156,14 +159,26 @@ void CheckpointDirectory::take_up(const Catalogue& catalogue) {
 }
 
 // After a checkpoint has come to be: the link, and those that are too many.
-void CheckpointDirectory::tidy_up(std::int64_t newest) const {
+void CheckpointDirectory::tidy_up(std::int64_t newest) {
+  finish_removal();
+  point_latest(options_.directory, checkpoint_file_name(newest));
   try {
-    point_latest(options_.directory, checkpoint_file_name(newest));
     std::vector<std::int64_t> steps = steps_in_folder();
     std::erase_if(steps, [&](std::int64_t one) { return damaged_.count(one) != 0; });
-    for (const std::int64_t one : steps_to_remove(options_.retention, steps, newest)) remove_file(path_of(one));
+    std::vector<std::string> paths;
+    for (const std::int64_t one : steps_to_remove(options_.retention, steps, newest)) paths.push_back(path_of(one));
+    removal_ = std::async(std::launch::async, [paths] { std::for_each(paths.begin(), paths.end(), remove_file); });
   } catch (const std::exception& failure) {
-    report(text("WARNING: older checkpoints could not be removed: ", failure.what()));
+    report(text("WARNING: older checkpoints could not be listed: ", failure.what()));
+  }
+}
+
+void CheckpointDirectory::finish_removal() {
+  if (!removal_.valid()) return;
+  try {
+    removal_.get();
+  } catch (const std::exception& failure) {
+    report(text("WARNING: an older checkpoint could not be removed: ", failure.what()));
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -63,7 +64,8 @@ class CheckpointDirectory final : public CheckpointStore {
   std::vector<std::int64_t> steps_in_folder() const;
   void remove_leftovers() const;
   void take_up(const Catalogue& catalogue);
-  void tidy_up(std::int64_t newest) const;
+  void tidy_up(std::int64_t newest);
+  void finish_removal();
   void handle_failure(const Error& failure, std::int64_t step);
   void report(const std::string& message) const;
 
@@ -73,7 +75,8 @@ class CheckpointDirectory final : public CheckpointStore {
   std::vector<LaunchRecord> launches_;
   std::set<std::int64_t> damaged_;  ///< steps whose files are known not to be whole
   std::unique_ptr<CheckpointWriter> writer_;
-  std::int64_t saving_ = -1;  ///< the step of the save under way; -1: none
+  std::future<void> removal_;  ///< rank 0's: of older files, which takes a disk a while
+  std::int64_t saving_ = -1;   ///< the step of the save under way; -1: none
 };
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <future>
 
 #include "io/bytes.hpp"
 #include "io/collective_writer.hpp"
@@ -223,10 +224,12 @@ void CheckpointWriter::stage(Save& save) {
 
 void CheckpointWriter::write_part(Save& save) noexcept {
   try {
-    save.digests = digests_of(save.parts, layout_.rows);
+    // Digests take the processor while the writing waits for the disk.
+    auto digests = std::async(std::launch::async, [&] { return digests_of(save.parts, layout_.rows); });
     write_directly(
         save.path, save.blocks, takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write,
         [&] { reach(SaveStage::data, save.step); }, [&] { reach(SaveStage::written, save.step); });
+    save.digests = digests.get();
     reach(SaveStage::durable, save.step);
   } catch (const Error& error) {
     save.failure = error;

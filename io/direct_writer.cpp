@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "io/staging_buffer.hpp"
 
@@ -30,17 +31,18 @@ std::vector<FileRange> joined(const std::vector<FileRange>& ranges) {
   return out;
 }
 
-// Collects ranges that follow each other in the file until there is enough for a large transfer.
+// Collects ranges that follow each other in the file until there is enough for a large transfer. One buffer is
+// filled while the other is written.
 class Window {
  public:
-  explicit Window(PosixFile& file) : file_(file), buffer_(window_bytes) {}
+  explicit Window(PosixFile& file) : file_(file), filling_(window_bytes), writing_(window_bytes) {}
 
   void add(FileRange range) {
     if (range.offset != offset_ + num_bytes_) flush();
     while (range.num_bytes > 0) {
       if (num_bytes_ == 0) offset_ = range.offset;
       const std::uint64_t count = std::min(range.num_bytes, window_bytes - num_bytes_);
-      std::memcpy(buffer_.data() + num_bytes_, range.data, count);
+      std::memcpy(filling_.data() + num_bytes_, range.data, count);
       num_bytes_ += count;
       range.offset += count;
       range.data += count;
@@ -50,15 +52,27 @@ class Window {
   }
 
   void flush() {
-    if (num_bytes_ > 0) file_.write_at(std::span(buffer_.data(), num_bytes_), offset_);
+    wait();
+    if (num_bytes_ == 0) return;
+    std::swap(filling_, writing_);
+    transfer_ = std::async(std::launch::async, [this, bytes = std::span(writing_.data(), num_bytes_), at = offset_] {
+      file_.write_at(bytes, at);
+    });
     num_bytes_ = 0;
+  }
+
+  /// Returns when all that was flushed is written; throws what failed.
+  void wait() {
+    if (transfer_.valid()) transfer_.get();
   }
 
  private:
   PosixFile& file_;
-  StagingBuffer buffer_;
+  StagingBuffer filling_;
+  StagingBuffer writing_;
   std::uint64_t offset_ = 0;
   std::uint64_t num_bytes_ = 0;
+  std::future<void> transfer_;  // last: goes first, and waits
 };
 
 std::uint64_t total_bytes(const std::vector<FileRange>& ranges) {
@@ -87,6 +101,7 @@ void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAcce
     }
     if (is_aligned(range) && range.num_bytes >= window_bytes) {
       window.flush();
+      window.wait();
       file.write_at(std::span(range.data, range.num_bytes), range.offset);
     } else {
       window.add(range);
@@ -94,6 +109,7 @@ void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAcce
     done += range.num_bytes;
   }
   window.flush();
+  window.wait();
   if (!half_was_told) on_half();
   on_written();
   file.sync();

@@ -144,6 +144,7 @@ TEST_F(CheckpointDamage, IsReplacedWhenTheRunComesByAgain) {
     EXPECT_EQ(reader->path(), path_of(20));
     MadeState state = test::small_state(25);
     directory.start_save(snapshot_of(state, 25));
+    directory.finish();
     on_first_rank([&] {
       // The damaged file counts for nothing; 20 and 25 stay.
       EXPECT_EQ(names_in_run_folder(), (std::vector<std::string>{"latest", "lockstep.lock", "step-00000020.h5",
