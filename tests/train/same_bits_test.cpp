@@ -1,24 +1,11 @@
 #include <gtest/gtest.h>
-#include <mpi.h>
 
-#include <optional>
-
-#include "runtime/comm/one_process_communicator.hpp"
 #include "runtime/comm/shared_memory_communicator.hpp"
 #include "tests/support/mpi_main.hpp"
-#include "tests/train/memory_checkpoint.hpp"
-#include "tests/train/training_case.hpp"
+#include "tests/train/broken_training.hpp"
 
 namespace lockstep::test {
 namespace {
-
-TrainingResult unbroken(const TrainingCase& what) {
-  OneProcessCommunicator alone;
-  TrainingRun run(what, alone);
-  TrainingResult result;
-  run.advance(result);
-  return result;
-}
 
 std::vector<TrainingCase> cases() {
   // 20 samples in micro-batches of 3 are 7, the last with two samples; 45 samples leave a step of 5.
@@ -70,29 +57,6 @@ TEST(SameBits, WhenTheSharedMemoryIsTooSmall) {
   TrainingResult result;
   run.advance(result);
   EXPECT_EQ(result, unbroken(what));
-}
-
-/// Trains to step `stop` on all ranks, goes on with the first `resume_ranks` of them.
-std::optional<TrainingResult> stopped_and_resumed(const TrainingCase& what, std::int64_t stop, int resume_ranks) {
-  const auto everybody = make(CommunicatorKind::automatic);
-  TrainingResult result;
-  std::optional<MemoryCheckpoint> checkpoint;
-  {
-    TrainingRun run(what, *everybody);
-    run.advance(result, stop);
-    checkpoint.emplace(run.trainer().snapshot(), *everybody);
-  }
-  MPI_Comm part = MPI_COMM_NULL;
-  MPI_Comm_split(session().comm(), session().rank() < resume_ranks ? 0 : MPI_UNDEFINED, session().rank(), &part);
-  if (part == MPI_COMM_NULL) return std::nullopt;
-  {
-    const MpiSession some(part);
-    const auto communicator = make_communicator(some, CommunicatorKind::automatic, [](const std::string&) {});
-    TrainingRun run(what, *communicator, &*checkpoint);
-    run.advance(result);
-  }
-  MPI_Comm_free(&part);
-  return result;
 }
 
 TEST(SameBits, WhenStoppedAfterAnyStepAndResumedOnOtherRanks) {

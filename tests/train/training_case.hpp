@@ -73,6 +73,7 @@ struct TrainingResult {
   std::vector<double> norms;
   std::vector<double> rates;
   std::vector<double> scales;
+  std::vector<std::int64_t> trackers;  ///< of the loss scaler, after the step
 
   friend bool operator==(const TrainingResult&, const TrainingResult&) = default;
 };
@@ -97,6 +98,7 @@ class TrainingRun {
       result.norms.push_back(report.gradient_norm);
       result.rates.push_back(report.plan.learning_rate);
       result.scales.push_back(report.loss_scale);
+      result.trackers.push_back(trainer_->loss_scaler().growth_tracker());
     }
     result.digest = weights_digest(*model_);
   }

@@ -1,0 +1,79 @@
+// What it costs to unscale the gradients and to know whether all of them are finite, as a part of a training step of
+// the CNN with 32 samples. The check is timed together with the whole exchange of a step on one rank, of which it is
+// a part, so the printed share is an upper bound.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include "runtime/comm/one_process_communicator.hpp"
+#include "runtime/train/step_exchange.hpp"
+#include "tests/train/training_case.hpp"
+
+namespace lockstep::test {
+namespace {
+
+double median_milliseconds(int repeats, const std::function<void()>& work) {
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
+  return times[static_cast<std::size_t>(repeats / 2)];
+}
+
+TrainingCase benchmark() {
+  TrainingCase what{.name = "cnn", .model = TrainingCase::cnn(), .options = {}};
+  what.model.input_shape = {1, 28, 28};
+  what.model.num_outputs = 10;
+  what.num_samples = 320;
+  what.global_batch_size = what.micro_batch_size = 32;
+  what.options.plan.num_train_epochs = "20";
+  return what;
+}
+
+double step_milliseconds(const TrainingCase& what) {
+  OneProcessCommunicator alone;
+  TrainingRun run(what, alone);
+  return median_milliseconds(100, [&] { run.trainer().take_step(); });
+}
+
+double check_milliseconds(const TrainingCase& what) {
+  OneProcessCommunicator alone;
+  const auto model = make_model(what.model, 11);
+  FlatState state(*model, alone, 1);
+  StepExchange exchange(state, alone);
+  DataShape shape;
+  shape.num_samples = what.num_samples;
+  const TrainingPlan plan = TrainingPlan::fresh(what.resolved().plan, shape, 1);
+  MicroBatchSums sums;
+  sums.loss_nodes = {1.0};
+  sums.weight_nodes = {32.0};
+  sums.loss_kind = MicroBatchSums::LossKind::mean;
+  sums.counter_counts.assign(state.loose().size(), 0.0);
+  const at::NoGradGuard no_grad;
+  return median_milliseconds(500, [&] {
+    const StepTotals totals = exchange.reduce(plan.batch(), plan.next_step(), sums, 65536.0, {});
+    for (at::Tensor& slice : exchange.slices()) slice.mul_(totals.gradient_factor);
+  });
+}
+
+void run() {
+  at::set_num_threads(1);
+  const TrainingCase what = benchmark();
+  const double step = step_milliseconds(what);
+  const double check = check_milliseconds(what);
+  std::printf("step %.3f ms, unscaling and checking %.3f ms: %.2f %%\n", step, check, 100.0 * check / step);
+}
+
+}  // namespace
+}  // namespace lockstep::test
+
+int main() { lockstep::test::run(); }
