@@ -1,9 +1,6 @@
 #include "runtime/train/trainer.hpp"
 
-#include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/plan/node_sums.hpp"
+#include "runtime/train/evaluation.hpp"
+#include "runtime/train/numerics.hpp"
 #include "runtime/train/state_snapshot.hpp"
 
 namespace lockstep {
@@ -69,54 +67,6 @@ int slots_for(const BatchPlan& plan) {
   }
   return slots;
 }
-
-/// What must be equal for equal bits, beside the plan.
-AttributeGroup numerics_of(Precision precision) {
-  return {{"libtorch", std::string(TORCH_VERSION)},
-          {"cpu_capability", at::get_cpu_capability()},
-          {"intra_op_threads", std::int64_t{at::get_num_threads()}},
-          {"precision", name_of(precision)}};
-}
-
-std::string printed(const AttributeValue& value) {
-  if (const auto* words = std::get_if<std::string>(&value)) return *words;
-  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
-  return "?";
-}
-
-std::vector<std::string> numerics_notes(const AttributeTree& stored, const AttributeGroup& today) {
-  std::vector<std::string> notes;
-  const auto group = stored.find("numerics");
-  if (group == stored.end()) return notes;
-  for (const auto& [name, value] : today) {
-    const auto before = group->second.find(name);
-    if (before != group->second.end() && before->second != value)
-      notes.push_back(text(name, " was ", printed(before->second), ", is ", printed(value),
-                           ": the run goes on, but its bits may differ from those of an unbroken one"));
-  }
-  return notes;
-}
-
-/// Puts the model into evaluation mode, and every part of it back to the mode it was in.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module& module) : module_(module), training_(module.is_training()) {
-    // The module itself may live on the stack; its parts are shared.
-    for (const auto& part : module.modules(/*include_self=*/false)) parts_.emplace_back(part, part->is_training());
-    module.eval();
-  }
-  ~EvaluationMode() {
-    module_.train(training_);
-    for (const auto& [part, training] : parts_) part->train(training);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  torch::nn::Module& module_;
-  bool training_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> parts_;
-};
 
 bool asked(const std::function<bool()>& question) { return question && question(); }
 
@@ -247,70 +197,11 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
 
 std::map<std::string, double> Trainer::evaluate(const Dataset& data, const MetricFunction& metrics,
                                                 const std::function<bool()>& stop_requested) {
-  if (data.num_samples() == 0)
-    throw Error(ErrorKind::usage,
-                "the evaluation data holds no sample (a mean over none is not a number): leave the "
-                "evaluation out, or give it data");
-  if (data.sharding() != DataSharding::shared)
-    throw Error(ErrorKind::usage,
-                "the evaluation data shards itself (every rank must see all of it, so that each sample counts once): "
-                "open the same files on all ranks");
-  const at::NoGradGuard no_grad;
-  const GeneratorGuard generator;
-  const EvaluationMode mode(module_);
   state_.restore_buffers();
-  const MetricFunction& measure = metrics ? metrics : metric_of(loss_);
-  const std::int64_t size =
+  const std::int64_t batch_size =
       options_.evaluation_batch_size > 0 ? options_.evaluation_batch_size : plan_.batch().micro_batch_size;
-  const std::int64_t num_batches = (data.num_samples() + size - 1) / size;
-  const int num_ranks = communicator_.num_ranks();
-  const LeafRange share = share_of(num_batches, num_ranks, communicator_.rank());
-  std::map<std::string, std::pair<NodeSums, NodeSums>> sums;
-  bool stopped = false;
-  agree(communicator_, [&] {
-    for (std::int64_t index = share.begin; index < share.end && !stopped; ++index) {
-      std::vector<std::int64_t> ids;
-      for (std::int64_t id = index * size; id < std::min((index + 1) * size, data.num_samples()); ++id)
-        ids.push_back(id);
-      const Batch batch = data.get(ids);
-      const AutocastGuard autocast(options_.precision, at::kCPU);
-      for (const auto& [name, value] : measure(batch)) {
-        auto& [total, weight] =
-            sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
-        total.add(value.sum);
-        weight.add(value.weight);
-      }
-      stopped = asked(stop_requested);
-    }
-  });
-
-  // A rank without a batch does not know the metrics' names; the first rank always has one.
-  std::string names;
-  for (const auto& [name, unused] : sums) names += name + '\n';
-  names = broadcast_text(communicator_, names);
-  std::vector<LeafRange> shares;
-  for (int rank = 0; rank < num_ranks; ++rank) shares.push_back(share_of(num_batches, num_ranks, rank));
-  const TreeProgram program = make_tree_program(num_batches, shares);
-  std::vector<std::size_t> counts;
-  for (const int nodes : program.nodes_of_rank) counts.push_back(static_cast<std::size_t>(nodes) * sizeof(double));
-  const auto total_of = [&](const std::vector<double>& mine) {
-    std::vector<double> nodes(static_cast<std::size_t>(program.num_inputs));
-    communicator_.all_gather(std::as_bytes(std::span(mine)), counts, std::as_writable_bytes(std::span(nodes)));
-    return program.evaluate(nodes);
-  };
-  std::map<std::string, double> results;
-  for (std::size_t begin = 0; begin < names.size();) {
-    const std::size_t end = names.find('\n', begin);
-    const std::string name = names.substr(begin, end - begin);
-    begin = end + 1;
-    const auto [total, weight] =
-        sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;
-    const double sum = total_of(total.values());
-    results[name] = sum / total_of(weight.values());
-  }
-  for (const std::string& of_rank : gather_texts(communicator_, stopped ? "stopped" : ""))
-    if (!of_rank.empty()) return {};
-  return results;
+  return evaluate_model(module_, data, metrics ? metrics : metric_of(loss_), {options_.precision, batch_size},
+                        communicator_, stop_requested);
 }
 
 Snapshot Trainer::snapshot() {

@@ -1,0 +1,38 @@
+#include "runtime/train/numerics.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
+
+namespace lockstep {
+namespace {
+
+std::string printed(const AttributeValue& value) {
+  if (const auto* words = std::get_if<std::string>(&value)) return *words;
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
+  return "?";
+}
+
+}  // namespace
+
+AttributeGroup numerics_of(Precision precision) {
+  return {{"libtorch", std::string(TORCH_VERSION)},
+          {"cpu_capability", at::get_cpu_capability()},
+          {"intra_op_threads", std::int64_t{at::get_num_threads()}},
+          {"precision", name_of(precision)}};
+}
+
+std::vector<std::string> numerics_notes(const AttributeTree& stored, const AttributeGroup& today) {
+  std::vector<std::string> notes;
+  const auto group = stored.find("numerics");
+  if (group == stored.end()) return notes;
+  for (const auto& [name, value] : today) {
+    const auto before = group->second.find(name);
+    if (before != group->second.end() && before->second != value)
+      notes.push_back(text(name, " was ", printed(before->second), ", is ", printed(value),
+                           ": the run goes on, but its bits may differ from those of an unbroken one"));
+  }
+  return notes;
+}
+
+}  // namespace lockstep
