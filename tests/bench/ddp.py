@@ -1,7 +1,7 @@
 """Steps of Python's DistributedDataParallel over gloo, timed: the peer of step_bench.cpp. Started by mpirun.
 
-Prints one line of JSON: seconds_per_step, and first_loss (of the first global batch, in evaluation mode, before any
-step), by which the two sides are seen to compute the same thing.
+Prints one line of JSON: seconds_per_step, cpu_seconds_per_step (of this rank), and first_loss (of the first global
+batch, in evaluation mode, before any step), by which the two sides are seen to compute the same thing.
 """
 
 import argparse
@@ -37,13 +37,15 @@ def measure(options, rank, num_ranks):
     for step in range(options.warmup_steps + options.steps):
         if step == options.warmup_steps:
             dist.barrier()
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
         x, y = parts[step % num_batches]
         optimizer.zero_grad(set_to_none=True)
         cross_entropy(ddp(x), y).backward()
         optimizer.step()
+    cpu_seconds = time.process_time() - cpu_start
     dist.barrier()
-    return {"seconds_per_step": (time.perf_counter() - start) / options.steps, "first_loss": first_loss}
+    return {"seconds_per_step": (time.perf_counter() - start) / options.steps,
+            "cpu_seconds_per_step": cpu_seconds / options.steps, "first_loss": first_loss}
 
 
 def main():

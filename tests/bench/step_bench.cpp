@@ -1,8 +1,8 @@
 // The time of a training step, on synthetic data: our side of the comparison that side_by_side.py makes. Models,
 // initial weights and data follow the formulas of workloads.py, so that both sides compute the same.
 //
-// Prints one line of JSON on rank 0: seconds_per_step, and first_loss (of the first global batch, in evaluation mode,
-// before any step).
+// Prints one line of JSON on rank 0: seconds_per_step, cpu_seconds_per_step (of this rank), and first_loss (of the
+// first global batch, in evaluation mode, before any step).
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -129,10 +130,15 @@ nlohmann::json measure(const Options& options, Communicator& communicator) {
   for (std::int64_t step = 0; step < options.warmup_steps; ++step) trainer.take_step();
   communicator.barrier();
   const auto start = std::chrono::steady_clock::now();
+  const std::clock_t cpu_start = std::clock();
   for (std::int64_t step = 0; step < options.steps; ++step) trainer.take_step();
+  const auto cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   communicator.barrier();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  return {{"seconds_per_step", elapsed.count() / static_cast<double>(options.steps)}, {"first_loss", first_loss}};
+  const auto steps = static_cast<double>(options.steps);
+  return {{"seconds_per_step", elapsed.count() / steps},
+          {"cpu_seconds_per_step", cpu_seconds / steps},
+          {"first_loss", first_loss}};
 }
 
 int run(int argc, char** argv) {
