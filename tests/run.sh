@@ -49,7 +49,12 @@ fi
 
 build=$root/build/$preset
 cd "$root"
-cmake --preset "$preset" ${CI:+-DLOCKSTEP_WERROR=ON}
+# Under the sanitizers the compiler warns of what is not there (GCC 12 in <regex>), so those builds may warn.
+werror=OFF
+if [[ ${CI:-} && $preset == release ]]; then
+  werror=ON
+fi
+cmake --preset "$preset" -DLOCKSTEP_WERROR=$werror
 cmake --build "$build" --parallel "$(build_jobs)"
 
 # Tests say how many processors they take, so that ranks of different tests do not fight for a core.

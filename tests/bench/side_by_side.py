@@ -114,7 +114,8 @@ def main():
                 for name in options.workload]
 
     line = "{:<11}{:>13}{:>13}{:>12}{:>8}  {:<12}{:>5}{:>11}"
-    print(line.format("workload", "samples/rank", "Python DDP", "Lockstep", "ratio", "quartiles", "goal", "CPU ratio"))
+    print(line.format("workload", "samples/rank", "Python DDP", "Lockstep", "ratio", "quartiles", "goal",
+                      "CPU ratio"))
     for row in rows:
         print(line.format(row["workload"], row["samples_per_rank"], f"{row['python_ms']:.2f} ms",
                           f"{row['lockstep_ms']:.2f} ms", f"{row['ratio']:.2f}",
