@@ -229,7 +229,9 @@ def main():
     # The cgroups of the nodes are the machine's: one cluster at a time.
     with open("/tmp/lockstep-test-cluster.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="lk", dir="/tmp"))
+        for old in pathlib.Path("/tmp").glob("lockstep-cl-*"):  # of one that was killed
+            shutil.rmtree(old)
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-cl-", dir="/tmp"))
         cluster = Cluster(options, folder)
         status = 1
         try:

@@ -20,8 +20,8 @@ BIN = BUILD / "bin"
 TRAIN = (BIN / "lockstep-train").resolve()
 SKIP = 77
 
-MAX_STEPS = 300
-SAVE_STEPS = 30
+MAX_STEPS = 150
+SAVE_STEPS = 15
 OPTIONS = {"train_data": WORK / "train.h5", "model": "mlp", "hidden_sizes": "128,128", "dropout": 0.2,
            "optimizer": "adamw", "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10, "global_batch_size": 60, "micro_batch_size": 2,
            "max_steps": MAX_STEPS, "seed": 7, "save_steps": SAVE_STEPS, "log_steps": 50}
