@@ -10,7 +10,6 @@
 #include "io/bytes.hpp"
 #include "io/collective_writer.hpp"
 #include "io/digest.hpp"
-#include "io/direct_writer.hpp"
 #include "io/launch_record.hpp"
 #include "io/posix_file.hpp"
 
@@ -146,13 +145,13 @@ void CheckpointWriter::prepare(const Snapshot& snapshot, const std::vector<Launc
   }
   if (schema == schema_) return;
   build_layout(snapshot, launches);
-  if (settings_.timing == SaveTiming::asynchronous) {
-    agree(communicator_, [&] {
-      std::uint64_t bytes = 0;
-      for (const FilePart& part : parts_of(snapshot, layout_)) bytes += part.num_bytes + disk_block_bytes;
-      if (staging_.size() < bytes) staging_ = StagingBuffer(bytes);
-    });
-  }
+  agree(communicator_, [&] {
+    if (settings_.kind == WriterKind::direct && !buffers_) buffers_.emplace();
+    if (settings_.timing == SaveTiming::synchronous) return;
+    std::uint64_t bytes = 0;
+    for (const FilePart& part : parts_of(snapshot, layout_)) bytes += part.num_bytes + disk_block_bytes;
+    if (staging_.size() < bytes) staging_ = StagingBuffer(bytes);
+  });
   schema_ = schema;
 }
 
@@ -227,7 +226,7 @@ void CheckpointWriter::write_part(Save& save) noexcept {
     // Digests take the processor while the writing waits for the disk.
     auto digests = std::async(std::launch::async, [&] { return digests_of(save.parts, layout_.rows); });
     write_directly(
-        save.path, save.blocks, takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write,
+        save.path, save.blocks, takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write, *buffers_,
         [&] { reach(SaveStage::data, save.step); }, [&] { reach(SaveStage::written, save.step); });
     save.digests = digests.get();
     reach(SaveStage::durable, save.step);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/checkpoint_skeleton.hpp"
+#include "io/direct_writer.hpp"
 #include "io/file_parts.hpp"
 #include "io/save_fault.hpp"
 #include "io/staging_buffer.hpp"
@@ -80,6 +81,7 @@ class CheckpointWriter {
   std::uint64_t schema_ = 0;  ///< the digest of the names and shapes that layout_ is for
   FileLayout layout_;
   std::optional<CheckpointSkeleton> skeleton_;  ///< rank 0's
+  std::optional<TransferBuffers> buffers_;
   StagingBuffer staging_;
   std::unique_ptr<Save> save_;
   std::atomic<bool> part_is_done_ = false;

@@ -4,13 +4,11 @@
 #include <cstring>
 #include <future>
 
-#include "io/staging_buffer.hpp"
-
 namespace lockstep {
 
 namespace {
 
-constexpr std::uint64_t window_bytes = std::uint64_t{8} << 20;
+constexpr std::uint64_t window_bytes = TransferBuffers::num_bytes;
 
 bool is_aligned(const FileRange& range) {
   return reinterpret_cast<std::uintptr_t>(range.data) % disk_block_bytes == 0 &&
@@ -35,14 +33,14 @@ std::vector<FileRange> joined(const std::vector<FileRange>& ranges) {
 // filled while the other is written.
 class Window {
  public:
-  explicit Window(PosixFile& file) : file_(file), filling_(window_bytes), writing_(window_bytes) {}
+  Window(PosixFile& file, TransferBuffers& buffers) : file_(file), buffers_(buffers) {}
 
   void add(FileRange range) {
     if (range.offset != offset_ + num_bytes_) flush();
     while (range.num_bytes > 0) {
       if (num_bytes_ == 0) offset_ = range.offset;
       const std::uint64_t count = std::min(range.num_bytes, window_bytes - num_bytes_);
-      std::memcpy(filling_.data() + num_bytes_, range.data, count);
+      std::memcpy(buffers_.filling.data() + num_bytes_, range.data, count);
       num_bytes_ += count;
       range.offset += count;
       range.data += count;
@@ -54,10 +52,9 @@ class Window {
   void flush() {
     wait();
     if (num_bytes_ == 0) return;
-    std::swap(filling_, writing_);
-    transfer_ = std::async(std::launch::async, [this, bytes = std::span(writing_.data(), num_bytes_), at = offset_] {
-      file_.write_at(bytes, at);
-    });
+    std::swap(buffers_.filling, buffers_.writing);
+    transfer_ = std::async(std::launch::async, [this, bytes = std::span(buffers_.writing.data(), num_bytes_),
+                                                at = offset_] { file_.write_at(bytes, at); });
     num_bytes_ = 0;
   }
 
@@ -68,8 +65,7 @@ class Window {
 
  private:
   PosixFile& file_;
-  StagingBuffer filling_;
-  StagingBuffer writing_;
+  TransferBuffers& buffers_;
   std::uint64_t offset_ = 0;
   std::uint64_t num_bytes_ = 0;
   std::future<void> transfer_;  // last: goes first, and waits
@@ -83,14 +79,14 @@ std::uint64_t total_bytes(const std::vector<FileRange>& ranges) {
 
 }  // namespace
 
-void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access,
+void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access, TransferBuffers& buffers,
                     const std::function<void()>& on_half, const std::function<void()>& on_written) {
   PosixFile cached(path, FileAccess::write);
   for (const Fragment& fragment : blocks.fragments) {
     cached.write_at(std::as_bytes(std::span(fragment.bytes.data(), fragment.bytes.size())), fragment.offset);
   }
   PosixFile file(path, access);
-  Window window(file);
+  Window window(file, buffers);
   const std::uint64_t half = total_bytes(blocks.ranges) / 2;
   std::uint64_t done = 0;
   bool half_was_told = false;

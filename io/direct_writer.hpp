@@ -5,15 +5,26 @@
 
 #include "io/file_parts.hpp"
 #include "io/posix_file.hpp"
+#include "io/staging_buffer.hpp"
 
 namespace lockstep {
+
+/// The memory in which ranges are gathered to large transfers: one piece is filled while the other is written.
+/// Kept from save to save.
+struct TransferBuffers {
+  static constexpr std::uint64_t num_bytes = std::uint64_t{16} << 20;
+
+  StagingBuffer filling = StagingBuffer(num_bytes);
+  StagingBuffer writing = StagingBuffer(num_bytes);
+};
 
 /// Writes one rank's bytes into an existing checkpoint file and makes them durable, in a few large transfers.
 ///
 /// Ranges go through `access` (past the page cache where the file system takes that), fragments through the page
-/// cache: no disk block sees both. Calls neither HDF5 nor MPI, so it may run in a thread of its own.
+/// cache: no disk block sees both. Ranges that lie on disk blocks in memory too are written from where they are.
+/// Calls neither HDF5 nor MPI, so it may run in a thread of its own.
 /// `on_half` is called when half of the bytes are written, `on_written` when all are but none need be durable.
-void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access,
+void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access, TransferBuffers& buffers,
                     const std::function<void()>& on_half, const std::function<void()>& on_written);
 
 }  // namespace lockstep

@@ -156,19 +156,21 @@ void write_attribute(hid_t object, const std::string& name, const AttributeValue
 }
 
 void write_attribute_group(hid_t group, const AttributeGroup& values) {
-  for (const auto& [name, value] : values) {
+  for (const auto& entry : values) {
+    const std::string& name = entry.first;
     std::visit(
         [&](const auto& held) {
           using Held = std::decay_t<decltype(held)>;
           if constexpr (IsList<Held>::value) {
-            if (held.size() * stored_bytes < typename Held::value_type >> max_attribute_bytes) {
+            constexpr std::size_t element_bytes = stored_bytes<typename Held::value_type>;
+            if (held.size() * element_bytes > max_attribute_bytes) {
               create_list(group, name, held);
               return;
             }
           }
           write_attribute(group, name, held);
         },
-        value);
+        entry.second);
   }
 }
 
