@@ -14,11 +14,14 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 
+# The cores this process may use; nproc would answer with OMP_NUM_THREADS where that is set.
+num_cores() { env -u OMP_NUM_THREADS nproc; }
+
 # How many files to compile at once: one a core, and no more than memory holds (a file that includes LibTorch takes
 # up to 1.5 GB).
 build_jobs() {
   local cores available_kib fitting
-  cores=$(nproc)
+  cores=$(num_cores)
   available_kib=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
   fitting=$((available_kib / (1536 * 1024)))
   ((fitting < 1)) && fitting=1

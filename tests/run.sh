@@ -58,7 +58,7 @@ cmake --preset "$preset" -DLOCKSTEP_WERROR=$werror
 cmake --build "$build" --parallel "$(build_jobs)"
 
 # Tests say how many processors they take, so that ranks of different tests do not fight for a core.
-selection=(--no-tests=error --output-on-failure --parallel "$(nproc)")
+selection=(--no-tests=error --output-on-failure --parallel "$(num_cores)")
 if [[ -n $label ]]; then
   selection+=(--label-regex "^${label}\$")
 fi

@@ -94,7 +94,7 @@ void LossScaler::grow() {
 
 AttributeGroup LossScaler::to_attributes() const {
   return {{"enabled", std::int64_t{options_.enabled}},
-          {"scale", static_cast<double>(scale_)},
+          {"scale", static_cast<double>(scale())},
           {"init_scale", options_.init_scale},
           {"growth_factor", options_.growth_factor},
           {"backoff_factor", options_.backoff_factor},
