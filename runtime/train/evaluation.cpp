@@ -10,6 +10,7 @@
 
 #include "runtime/plan/node_sums.hpp"
 #include "runtime/train/micro_batches.hpp"
+#include "runtime/train/torch_error.hpp"
 
 namespace lockstep {
 namespace {
@@ -58,7 +59,7 @@ std::map<std::string, double> evaluate_model(torch::nn::Module& module, const Da
   const LeafRange share = share_of(num_batches, num_ranks, communicator.rank());
   std::map<std::string, std::pair<NodeSums, NodeSums>> sums;
   bool stopped = false;
-  agree(communicator, [&] {
+  const auto add_up = [&] {
     for (std::int64_t index = share.begin; index < share.end && !stopped; ++index) {
       std::vector<std::int64_t> ids;
       for (std::int64_t id = index * size; id < std::min((index + 1) * size, data.num_samples()); ++id)
@@ -72,6 +73,13 @@ std::map<std::string, double> evaluate_model(torch::nn::Module& module, const Da
         weight.add(value.weight);
       }
       stopped = stop_requested && stop_requested();
+    }
+  };
+  agree(communicator, [&] {
+    try {
+      add_up();
+    } catch (const c10::Error& error) {
+      throw Error(ErrorKind::do_not_requeue, text("evaluation: ", message_of(error)));
     }
   });
 

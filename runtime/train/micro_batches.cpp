@@ -15,6 +15,7 @@
 
 #include "runtime/plan/coverage.hpp"
 #include "runtime/plan/node_sums.hpp"
+#include "runtime/train/torch_error.hpp"
 
 namespace lockstep {
 namespace {
@@ -26,6 +27,14 @@ void seed_generator(std::uint64_t seed) {
 }
 
 bool is_all_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
+
+/// "a, b, c and 4 more".
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 3;
+  std::string joined;
+  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) joined += (i ? ", " : "") + names[i];
+  return names.size() > most ? text(joined, " and ", names.size() - most, " more") : joined;
+}
 
 }  // namespace
 
@@ -116,7 +125,7 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
   } catch (const Error& error) {
     sums.failure = error;
   } catch (const std::exception& error) {
-    sums.failure.emplace(ErrorKind::do_not_requeue, text("step ", step.step + 1, ": ", error.what()));
+    sums.failure.emplace(ErrorKind::do_not_requeue, text("step ", step.step + 1, ": ", message_of(error)));
   } catch (...) {
     sums.failure.emplace(
         ErrorKind::do_not_requeue,
@@ -134,15 +143,17 @@ std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const
   for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
     std::uint64_t unused = 0;
     const Loss loss = differentiate(plan, step, share, index, loss_scale, overflow_drill, unused);
-    if (!std::isfinite(loss.value.item<double>())) return Culprit{index, "the loss"};
+    std::vector<std::string> names;
+    if (!std::isfinite(loss.value.item<double>())) names.push_back("the loss");
     for (const FlatGroup& group : state_.groups())
       for (const FlatEntry& entry : group.entries)
         if (entry.trainable && entry.tensor.grad().defined() && !is_all_finite(entry.tensor.grad()))
-          return Culprit{index, "the gradient of " + entry.name};
+          names.push_back("the gradient of " + entry.name);
     for (const FlatGroup& group : state_.groups())
       for (std::size_t i = 0; i < group.entries.size(); ++i)
         if (!group.entries[i].is_parameter && group.is_changed(i) && !is_all_finite(group.entries[i].tensor))
-          return Culprit{index, "buffer " + group.entries[i].name};
+          names.push_back("buffer " + group.entries[i].name);
+    if (!names.empty()) return Culprit{index, first_of(names)};
   }
   return std::nullopt;
 }

@@ -217,8 +217,34 @@ TEST(Cases, C044AScaleThatCollapsesEndsTheRun) {
 TEST(Scaling, ALossThatIsNotFiniteEndsARetryAtOnce) {
   const auto communicator = make();
   PulledRun run(at::ones({2, 1}), at::full({1}, inf), fp16_descent(0.1, 2, 65536.0), *communicator);
-  expect_words(failure_of(run, ErrorKind::do_not_requeue), {"step 1:", "loss inf", "no loss scale cures"});
+  expect_words(failure_of(run, ErrorKind::do_not_requeue),
+               {"step 1:", "loss inf", "micro-batch 0, the loss;", "no loss scale cures"});
   EXPECT_EQ(run.trainer().loss_scaler().scale(), 65536.0F);
+}
+
+/// Five parameters whose gradients overflow in float32 at the loss scale that there is.
+TEST(Scaling, NamesTheFirstThreeOfManyTensors) {
+  const auto communicator = make();
+  const RowDataset data(at::full({2, 1}, 1e36));
+  torch::nn::Module model;
+  std::vector<at::Tensor> parameters;
+  for (const char* name : {"a", "b", "c", "d", "e"})
+    parameters.push_back(model.register_parameter(name, at::ones({1})));
+  const auto loss = [&](const Batch& batch) -> Loss {
+    at::Tensor sum = at::zeros({});
+    for (const at::Tensor& parameter : parameters) sum = sum + (parameter * batch.inputs).sum();
+    return sum;
+  };
+  TrainerOptions options = fp16_descent(0.1, 2, 65536.0);
+  options.loss_scaler.min_scale = 65536.0;
+  Trainer trainer(model, loss, data, options, *communicator);
+  try {
+    trainer.take_step();
+    ADD_FAILURE() << "an infinite gradient was applied";
+  } catch (const Error& error) {
+    expect_words(error.what(), {"the gradient of a, the gradient of b, the gradient of c and 2 more",
+                                "the loss scale is at its minimum, 65536"});
+  }
 }
 
 TEST(Scaling, TellsOfAnOverflowWithStepScalesMicroBatchAndParameter) {
