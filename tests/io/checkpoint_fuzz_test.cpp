@@ -21,7 +21,7 @@ std::atomic<std::size_t> largest_request = 0;
 }
 
 // Every allocation of the program goes by here, so that the largest one is known.
-void* operator new(std::size_t size) {
+[[gnu::noinline]] void* operator new(std::size_t size) {
   std::size_t seen = largest_request.load();
   while (size > seen && !largest_request.compare_exchange_weak(seen, size)) {
   }
@@ -29,8 +29,8 @@ void* operator new(std::size_t size) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace lockstep {
 namespace {
