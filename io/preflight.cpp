@@ -97,7 +97,7 @@ std::string run_preflight(Communicator& communicator, const std::string& folder,
   }
   if (communicator.rank() != 0) return "";
   const char* const module = std::getenv("OMPI_MCA_io");
-  return text("checkpoints: ", settings.kind == WriterKind::direct ? "direct" : "collective", " writer, file system ",
+  return text(settings.kind == WriterKind::direct ? "direct" : "collective", " writer, file system ",
               file_system_type(folder), " with ", in_words(free_bytes(folder)), " free, ", hdf5_version(),
               ", MPI-IO of ", mpi_version(), module == nullptr ? "" : text(" (", module, ")"));
 }
