@@ -83,7 +83,7 @@ def requeue(launcher):
 
 def preempt(launcher):
     """A job of a higher partition takes the nodes; GraceTime is the cluster's. Many saves set the pace."""
-    job = submit(launcher, "preempt", options={"save_steps": 1, "save_total_limit": 2})
+    job = submit(launcher, "preempt", options={"save_steps": 2, "save_total_limit": 2})
     job.run.reaches(TRIGGER_STEP)
     nodes = LAUNCHERS[launcher][1]
     slurm("sbatch", "--partition=high", "--nodes=2", f"--nodelist={','.join(nodes)}", "--exclusive",
@@ -171,12 +171,15 @@ def other_ranks(_):
 
 
 def time_limit(launcher):
-    """A real time limit of a minute, which Slurm warns of and the run knows: requeued, never TIMEOUT."""
-    job = submit(launcher, "time_limit", "--time=1", "--signal=B:USR1@20",
-                 options={"deadline_margin": 25, "max_steps": 100000, "save_steps": 10000})
+    """A limit of a minute, never reached: under srun Slurm warns of it, under mpirun the run itself sees it come."""
+    warned = launcher == "srun"
+    job = submit(launcher, "time_limit", "--time=1", f"--signal=B:{'USR1@20' if warned else 'CONT@1'}",
+                 options={"deadline_margin": 0 if warned else 25, "max_steps": 1000000, "save_steps": 0})
     wait_for("two restarts", lambda: int(job.facts()["Restarts"]) >= 2, 400)
-    check("TIMEOUT" not in job.run.log() and "TIME LIMIT" not in job.run.log(), "the limit was reached")
     slurm("scancel", job.id)
+    reason = "SIGUSR1 came" if warned else "the allocation ends in"
+    check(job.run.log().count(reason) >= 2, f"the log does not say \"{reason}\" twice")
+    check("TIME LIMIT" not in job.run.log(), "the limit was reached")
 
 
 def c085_warning_of_the_batch_shell(launcher):
