@@ -1,5 +1,6 @@
 // What goes into a checkpoint comes out of it, whoever writes and whoever reads.
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include <array>
 #include <cstdlib>
@@ -331,6 +332,28 @@ TEST_P(Cases, C074SixteenBitTypesKeepTheirBits) {
   state.add("weights", "half", ElementType::float16, {65536}, patterns);
   state.add("weights", "brain", ElementType::bfloat16, {256, 256}, patterns);
   expect_round_trip(state);
+}
+
+// A communicator of MPI_Cart_create has put blocks in wrong places; files are opened with a plain duplicate instead.
+TEST_P(Cases, C082CartesianCommunicatorUnderOmpio) {
+  const int num_ranks = communicator_->num_ranks();
+  const int extents[] = {1, num_ranks};
+  const int are_periodic[] = {0, 0};
+  MPI_Comm grid = MPI_COMM_NULL;
+  ASSERT_EQ(MPI_Cart_create(MPI_COMM_WORLD, 2, extents, are_periodic, 0, &grid), MPI_SUCCESS);
+  MadeState state(32);
+  state.add("weights", "w", ElementType::float32, {30, 20});
+  state.add("weights", "v", ElementType::float32, {6, 40});
+  {
+    const MpiSession session(grid);
+    const auto on_grid = make_communicator(session, CommunicatorKind::mpi, {});
+    CheckpointDirectory directory(*on_grid, options());
+    directory.start_save(state.snapshot(1, on_grid->rank(), num_ranks));
+    directory.finish();
+  }
+  MPI_Comm_free(&grid);
+  const auto reader = open_checkpoint(*communicator_, path_of(1));
+  EXPECT_EQ(test::differences(*communicator_, *reader, state), "");
 }
 
 }  // namespace
