@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
 #include <vector>
 
@@ -34,29 +33,30 @@ nlohmann::ordered_json number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-/// The step of a line of metrics.jsonl; none for a line that was cut off when its writer was killed.
-std::optional<std::int64_t> step_of_line(const std::string& line) {
-  const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) return std::nullopt;
-  return object["step"].get<std::int64_t>();
-}
+/// What earlier launches left in metrics.jsonl.
+struct EarlierSteps {
+  std::int64_t num_dropped = 0;  ///< they were lost and are taken again
+  double kept_seconds = 0.0;     ///< that the others took
+};
 
-/// Keeps the lines of the steps up to `steps_taken`; returns how many steps were dropped.
-std::int64_t drop_lost_steps(const std::string& file, std::int64_t steps_taken) {
+/// Keeps the lines of the steps up to `steps_taken`. A line that was cut off when its writer was killed goes, too.
+EarlierSteps drop_lost_steps(const std::string& file, std::int64_t steps_taken) {
+  EarlierSteps earlier;
   std::ifstream in(file);
-  if (!in) return 0;
+  if (!in) return earlier;
   std::vector<std::string> kept;
-  std::int64_t dropped = 0;
   bool cut = false;
   for (std::string line; std::getline(in, line);) {
-    const std::optional<std::int64_t> step = step_of_line(line);
-    const bool is_step = line.find("\"lr\"") != std::string::npos;
-    const bool keep = step && *step <= steps_taken;
+    const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool whole = entry.is_object() && entry.contains("step") && entry["step"].is_number_integer();
+    const bool is_step = whole && entry.contains("lr");
+    const bool keep = whole && entry["step"].get<std::int64_t>() <= steps_taken;
     if (keep) kept.push_back(line);
     if (!keep) cut = true;
-    if (step && !keep && is_step) ++dropped;
+    if (is_step && !keep) ++earlier.num_dropped;
+    if (is_step && keep) earlier.kept_seconds += entry.value("seconds", 0.0);
   }
-  if (!cut) return 0;
+  if (!cut) return earlier;
   const std::string temporary = file + ".tmp";
   std::ofstream out(temporary, std::ios::trunc);
   for (const std::string& line : kept) out << line << '\n';
@@ -66,7 +66,7 @@ std::int64_t drop_lost_steps(const std::string& file, std::int64_t steps_taken) 
                 text("cannot write ", temporary, " (the lines of lost steps are to be removed from ", file,
                      "): make room, or give another --metrics-file"));
   fs::rename(temporary, file);
-  return dropped;
+  return earlier;
 }
 
 }  // namespace
@@ -103,7 +103,9 @@ TrainReport::TrainReport(const std::string& metrics_file, std::int64_t steps_tak
                          ProgressStyle style)
     : log_steps_(log_steps), style_(style), metrics_file_(metrics_file) {
   if (metrics_file_.empty()) return;
-  num_metrics_dropped_ = drop_lost_steps(metrics_file_, steps_taken);
+  const EarlierSteps earlier = drop_lost_steps(metrics_file_, steps_taken);
+  num_metrics_dropped_ = earlier.num_dropped;
+  kept_seconds_ = earlier.kept_seconds;
   metrics_.open(metrics_file_, std::ios::app);
   if (!metrics_)
     throw Error(ErrorKind::usage,
@@ -160,6 +162,7 @@ void TrainReport::step(const StepReport& report, const TrainingPlan& plan, const
       {"overflows", scaler.num_overflows()},
       {"growth_tracker", scaler.growth_tracker()},
       {"ranks", plan.batch().num_ranks},
+      {"seconds", number(report.seconds)},
       {"samples_per_second", number(static_cast<double>(report.plan.num_samples) / report.seconds)}}
                     .dump());
   const bool is_last = plan.finished();

@@ -33,6 +33,7 @@ class TrainReport {
   void evaluation(const std::map<std::string, double>& results, const Progress& progress);
 
   std::int64_t num_metrics_dropped() const { return num_metrics_dropped_; }  ///< steps that were lost
+  double kept_seconds() const { return kept_seconds_; }  ///< that the steps of earlier launches took, lost ones aside
 
  private:
   std::string progress_line(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler) const;
@@ -44,6 +45,7 @@ class TrainReport {
   std::ofstream metrics_;
   std::string metrics_file_;
   std::int64_t num_metrics_dropped_ = 0;
+  double kept_seconds_ = 0.0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_drawn_ = start_;
   std::int64_t samples_ = 0;

@@ -187,6 +187,7 @@ class Launch {
   void finetune(Model& model);
   void tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
                   const CheckpointReader* resumed);
+  void tell_restart(const LaunchCount& launches);
   RunControl control(Trainer& trainer, const Dataset* validation, Model& model);
   int tell_end(const Trainer& trainer, const Model& model, RunOutcome outcome);
 
@@ -249,6 +250,16 @@ void Launch::tell_start(const std::string& data_line, const Model& model, const 
   if (report_->num_metrics_dropped() > 0)
     say(text("lost         ", report_->num_metrics_dropped(),
              " steps were taken after that save and are taken again"));
+}
+
+/// What interruptions have cost so far. Rank 0.
+void Launch::tell_restart(const LaunchCount& launches) {
+  if (launches.in_all == 1) return;
+  const double passed = std::max(unix_seconds() - launches.first_unix_seconds, report_->kept_seconds());
+  const int goodput = passed > 0.0 ? static_cast<int>(100.0 * report_->kept_seconds() / passed) : 0;
+  say(text("restart      ", launches.in_all - 1, launches.in_all == 2 ? " restart" : " restarts", " in ",
+           duration_text(passed), ", of which the steps that count took ", duration_text(report_->kept_seconds()),
+           " (goodput ", goodput, " %)"));
 }
 
 RunControl Launch::control(Trainer& trainer, const Dataset* validation, Model& model) {
@@ -351,7 +362,8 @@ int Launch::run() {
     agree(*communicator_, [&] {
       if (!files_) return;
       files_->clear_done();
-      StallGuard(folder_, command_.max_restarts_without_progress).count_launch(trainer.plan().progress().steps_taken);
+      StallGuard guard(folder_, command_.max_restarts_without_progress);
+      tell_restart(guard.count_launch(trainer.plan().progress().steps_taken));
     });
   }
   const RunOutcome outcome = trainer.run(control(trainer, validation_set.get(), *model), store.get());

@@ -79,6 +79,7 @@ class Taker {
     return value;
   }
   void doubles(int count, std::vector<double>& into) {
+    if (count == 0) return;
     const std::size_t old = into.size();
     into.resize(old + static_cast<std::size_t>(count));
     std::memcpy(into.data() + old, bytes_.data(), static_cast<std::size_t>(count) * sizeof(double));
