@@ -29,7 +29,6 @@ packages=(
   libhdf5-openmpi-dev     # HDF5 over MPI: data sets and checkpoints
   hdf5-tools              # h5dump: a look into a checkpoint
   libcli11-dev            # flags and configuration files of the programs
-  libspdlog-dev           # log lines (brings libfmt)
   nlohmann-json3-dev      # metrics.jsonl and --json
   libxxhash-dev           # digests of weights, checksums in checkpoints
   libgtest-dev            # the tests, which the default preset builds
