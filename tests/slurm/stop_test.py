@@ -188,7 +188,7 @@ class Cases:
     def C095HardFailureWithoutAnySignal(self):
         """SIGKILL to one rank after step 37, saves every 10: the same command finds step 30 and appends to the log."""
         run = Run("c095")
-        process = run.launch(2, save_steps=10)
+        process = run.launch(2, save_steps=10, async_save="off")  # a save under way would make it step 20
         run.reaches(37)
         send(run, signal.SIGKILL, [1])
         check(process.wait(60) == 137, f"exit code {process.returncode}")
