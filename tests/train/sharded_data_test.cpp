@@ -1,8 +1,10 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/train/trainer.hpp"
 #include "runtime/train/weights_digest.hpp"
@@ -70,6 +72,29 @@ TEST(ShardedData, IsRefusedForAnEvaluation) {
   options.plan.max_steps = 1;
   Trainer trainer(*fit.model, fit.loss(), data, options, *communicator);
   EXPECT_THROW(trainer.evaluate(data, metric_of(fit.loss())), Error);
+}
+
+TEST(Cases, C034RandomNumbersKnowTheMicroBatchAndNotTheRank) {
+  // No two streams of a run are equal, and none depends on how many ranks draw from it.
+  std::set<std::uint64_t> seeds;
+  for (std::int64_t step = 0; step < 200; ++step)
+    for (std::int64_t micro_batch = 0; micro_batch < 50; ++micro_batch)
+      seeds.insert(micro_batch_seed(1, step, micro_batch));
+  EXPECT_EQ(seeds.size(), 200U * 50U);
+
+  // What the program itself draws goes on as if no step had been taken.
+  const auto communicator = make();
+  const OwnSamples data(communicator->rank());
+  Fit fit;
+  TrainerOptions options;
+  options.plan.micro_batch_size = 4;
+  options.plan.max_steps = 2;
+  Trainer trainer(*fit.model, fit.loss(), data, options, *communicator);
+  torch::manual_seed(5);
+  const at::Tensor expected = at::rand({4});
+  torch::manual_seed(5);
+  trainer.take_step();
+  EXPECT_TRUE(at::equal(at::rand({4}), expected));
 }
 
 }  // namespace
