@@ -49,12 +49,7 @@ fi
 
 build=$root/build/$preset
 cd "$root"
-# Under the sanitizers the compiler warns of what is not there (GCC 12 in <regex>), so those builds may warn.
-werror=OFF
-if [[ ${CI:-} && $preset == release ]]; then
-  werror=ON
-fi
-cmake --preset "$preset" -DLOCKSTEP_WERROR=$werror
+cmake --preset "$preset"
 targets=()
 if [[ $preset == sanitize ]]; then
   targets=(--target plan_tests comm_tests train_tests io_tests)
