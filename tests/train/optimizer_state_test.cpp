@@ -22,6 +22,7 @@
 
 #include "runtime/train/state_snapshot.hpp"
 #include "tests/support/mpi_main.hpp"
+#include "tests/train/error_words.hpp"
 #include "tests/train/memory_checkpoint.hpp"
 #include "tests/train/pulled_model.hpp"
 
@@ -316,22 +317,6 @@ TEST(Cases, C050MomentsStayInFloat32) {
       EXPECT_EQ(again.bytes(section, "weight"), checkpoint->bytes(section, "weight")) << section;
     }
   }
-}
-
-/// What an exception says; empty when there was none.
-template <class Work>
-std::string error_of(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-void expect_words(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words)
-    EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
 }
 
 TEST(Restore, ListsNamesAndShapesOfAnotherModelAndChangesNothing) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/support/mpi_main.hpp"
+#include "tests/train/error_words.hpp"
 #include "tests/train/memory_checkpoint.hpp"
 #include "tests/train/pulled_model.hpp"
 
@@ -189,11 +190,6 @@ std::string failure_of(PulledRun& run, ErrorKind kind) {
   }
   ADD_FAILURE() << "the run went on to its end";
   return "";
-}
-
-void expect_words(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words)
-    EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
 }
 
 TEST(Cases, C044AScaleThatCollapsesEndsTheRun) {

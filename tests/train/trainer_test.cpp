@@ -24,6 +24,7 @@
 #include "runtime/train/state_snapshot.hpp"
 #include "runtime/train/weights_digest.hpp"
 #include "tests/support/mpi_main.hpp"
+#include "tests/train/error_words.hpp"
 #include "tests/train/memory_checkpoint.hpp"
 #include "tests/train/pulled_model.hpp"
 
@@ -31,22 +32,6 @@ namespace lockstep::test {
 namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
-
-/// What an Error says; empty when there was none.
-template <class Work>
-std::string error_of(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-void expect_words(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words)
-    EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
-}
 
 /// A weight, batch normalisation, and buffers of every kind.
 class BufferModel final : public torch::nn::Module {
