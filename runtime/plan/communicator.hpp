@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,9 @@ struct Slice {
 /// Every buffer starts on a 64-byte boundary, the same on every rank. With shared memory the weights exist once
 /// per node: they are for reading, except that each rank writes its own slice between reduce_slice() and
 /// publish_weights().
+///
+/// On a device (Communicator::device_index()) all pointers are the device's, and the calls return before the work is
+/// done: it is ordered after what the caller's stream held before the call, and before what it is given afterwards.
 class FlatExchange {
  public:
   virtual ~FlatExchange() = default;
@@ -47,6 +51,15 @@ class FlatExchange {
 
   /// This rank's gradient buffer `slot`, whole and flat. Zero at first.
   virtual std::byte* gradient_slot(int slot) = 0;
+
+  /// Whether transfers that start early run beside the caller's work. Local call.
+  virtual bool overlaps() const { return false; }
+
+  /// **Collective.** The elements `range` of this rank's slots are as reduce_slice() will want them: their transfer
+  /// may start. Between two calls of reduce_slice() all ranks start the same ranges in the same order, with that
+  /// call's `program` and `out`; the ranges overlap nowhere and cover the flat state together, or there are none. May
+  /// be called from a thread of the backward pass, never by two threads at once.
+  virtual void start_reduce(const TreeProgram& /*program*/, Slice /*range*/, std::byte* /*out*/) {}
 
   /// **Collective.** Adds up this rank's slice over the gradient slots of all ranks, in the order of `program`
   /// (rank r brings its slots 0..nodes_of_rank[r]-1), into `out` (slice().size() elements). The slots may be
@@ -69,6 +82,14 @@ class Communicator {
   virtual int num_ranks() const = 0;     ///< local call
   virtual int local_rank() const = 0;    ///< rank among those of this node; local call
   virtual std::string name() const = 0;  ///< "one process", "MPI", "shared memory"; local call
+
+  /// The index, among the CUDA devices that this process sees, of the one whose memory exchanges live in; none: they
+  /// live in host memory. Local call.
+  virtual std::optional<int> device_index() const { return std::nullopt; }
+
+  /// Waits until the device has done what exchanges were asked for; at once where there is no device. Throws Error
+  /// when a rank did not come in time, or the network failed. Local call.
+  virtual void wait_for_device() {}
 
   virtual void barrier() = 0;
 
