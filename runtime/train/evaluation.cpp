@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/plan/node_sums.hpp"
+#include "runtime/train/device.hpp"
 #include "runtime/train/micro_batches.hpp"
 #include "runtime/train/torch_error.hpp"
 
@@ -51,7 +52,9 @@ std::map<std::string, double> evaluate_model(torch::nn::Module& module, const Da
                 "the evaluation data shards itself (every rank must see all of it, so that each sample counts once): "
                 "open the same files on all ranks");
   const at::NoGradGuard no_grad;
-  const GeneratorGuard generator;
+  const c10::Device device = device_of(communicator);
+  const BatchMover mover(device);
+  const GeneratorGuard generator(device);
   const EvaluationMode mode(module);
   const std::int64_t size = settings.batch_size;
   const std::int64_t num_batches = (data.num_samples() + size - 1) / size;
@@ -64,8 +67,8 @@ std::map<std::string, double> evaluate_model(torch::nn::Module& module, const Da
       std::vector<std::int64_t> ids;
       for (std::int64_t id = index * size; id < std::min((index + 1) * size, data.num_samples()); ++id)
         ids.push_back(id);
-      const Batch batch = data.get(ids);
-      const AutocastGuard autocast(settings.precision, at::kCPU);
+      const Batch batch = mover.move(data.get(ids));
+      const AutocastGuard autocast(settings.precision, device.type());
       for (const auto& [name, value] : metrics(batch)) {
         auto& [total, weight] =
             sums.try_emplace(name, NodeSums(num_batches, share), NodeSums(num_batches, share)).first->second;

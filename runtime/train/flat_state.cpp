@@ -1,6 +1,10 @@
 #include "runtime/train/flat_state.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/min.h>
@@ -13,6 +17,7 @@
 #include <utility>
 
 #include "runtime/plan/error.hpp"
+#include "runtime/train/device.hpp"
 #include "runtime/train/tensor_types.hpp"
 
 namespace lockstep {
@@ -54,11 +59,13 @@ Slice FlatGroup::parameter_slice() const {
 }
 
 bool FlatGroup::is_changed(std::size_t entry) const {
+  if (!weights.is_cpu()) return true;
   const at::Tensor values = entries[entry].tensor.detach().contiguous();
   return std::memcmp(values.const_data_ptr(), weight_views[entry].const_data_ptr(), values.nbytes()) != 0;
 }
 
-FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int num_slots) {
+FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int num_slots)
+    : device_(device_of(communicator)) {
   std::string signature;
   agree(communicator, [&] {
     collect(module);
@@ -154,18 +161,19 @@ void FlatState::allocate(Communicator& communicator, int num_slots) {
     const at::ScalarType type = scalar_type_of(group.layout.type);
     group.layout.num_slots = num_slots;
     group.exchange = communicator.make_exchange(group.layout);
-    group.weights = view_of(group.exchange->weights(), {group.layout.num_elements()}, type);
+    group.weights = view_of(group.exchange->weights(), {group.layout.num_elements()}, type, device_);
     const auto views_into = [&](std::byte* base) {
       std::vector<at::Tensor> views;
       for (const FlatEntry& entry : group.entries) {
         std::byte* first = base + static_cast<std::size_t>(entry.offset) * size_of(group.layout.type);
-        views.push_back(view_of(first, entry.tensor.sizes(), type));
+        views.push_back(view_of(first, entry.tensor.sizes(), type, device_));
       }
       return views;
     };
     group.weight_views = views_into(group.exchange->weights());
     for (int slot = 0; slot < num_slots; ++slot) {
-      group.slots.push_back(view_of(group.exchange->gradient_slot(slot), {group.layout.num_elements()}, type));
+      group.slots.push_back(
+          view_of(group.exchange->gradient_slot(slot), {group.layout.num_elements()}, type, device_));
       group.slot_views.push_back(views_into(group.exchange->gradient_slot(slot)));
     }
     // Rank 0's values, put together once; each rank writes its slice and the exchange makes it everybody's.
@@ -178,14 +186,20 @@ void FlatState::allocate(Communicator& communicator, int num_slots) {
     group.exchange->publish_weights();
   }
   for (LooseTensor& item : loose_) {
-    at::Tensor values = item.tensor.detach().contiguous();
+    at::Tensor values = item.tensor.detach().cpu().contiguous();
     broadcast_tensor(communicator, values);
     item.tensor.detach().copy_(values);
   }
   // Last: when something above throws, the module still owns its tensors.
   for (FlatGroup& group : groups_)
-    for (std::size_t i = 0; i < group.entries.size(); ++i)
-      if (group.entries[i].is_parameter) group.entries[i].tensor.set_data(group.weight_views[i]);
+    for (std::size_t i = 0; i < group.entries.size(); ++i) {
+      FlatEntry& entry = group.entries[i];
+      entry.tensor.set_data(entry.is_parameter ? group.weight_views[i] : entry.tensor.detach().to(device_));
+    }
+  for (LooseTensor& item : loose_) {
+    const bool is_scalar_integer = item.tensor.dim() == 0 && at::isIntegralType(item.tensor.scalar_type(), true);
+    item.tensor.set_data(item.tensor.detach().to(is_scalar_integer ? c10::Device(at::kCPU) : device_));
+  }
   refresh();
 }
 
@@ -200,7 +214,7 @@ void FlatState::refresh() {
   }
   for (LooseTensor& item : loose_) {
     if (item.committed.defined() && version_of(item.tensor) == item.version) continue;
-    item.committed = item.tensor.detach().clone();
+    item.committed = item.tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     item.version = version_of(item.tensor);
   }
 }
@@ -208,14 +222,17 @@ void FlatState::refresh() {
 void FlatState::restore_buffers() {
   const at::NoGradGuard no_grad;
   for (FlatGroup& group : groups_) {
+    std::vector<at::Tensor> changed, before;
     for (std::size_t i = 0; i < group.entries.size(); ++i) {
       FlatEntry& entry = group.entries[i];
       if (entry.is_parameter) {
         entry.tensor.mutable_grad().reset();
       } else if (group.is_changed(i)) {
-        entry.tensor.copy_(group.weight_views[i]);
+        changed.push_back(entry.tensor);
+        before.push_back(group.weight_views[i]);
       }
     }
+    if (!changed.empty()) at::_foreach_copy_(changed, before);
   }
   for (LooseTensor& item : loose_) {
     if (version_of(item.tensor) == item.version) continue;
@@ -224,47 +241,58 @@ void FlatState::restore_buffers() {
   }
 }
 
-void FlatState::deposit_entry(FlatGroup& group, std::size_t index, const TreeAccumulator::Deposit& where,
-                              double buffer_weight) {
-  FlatEntry& entry = group.entries[index];
+void FlatState::deposit_gradient(std::size_t group_index, std::size_t index, const TreeAccumulator::Deposit& where) {
+  FlatGroup& group = groups_[group_index];
   const at::Tensor& into = group.slot_views[static_cast<std::size_t>(where.slot)][index];
-  if (entry.is_parameter) {
-    if (!entry.trainable) return;
-    at::Tensor& gradient = entry.tensor.mutable_grad();
-    if (!gradient.defined()) {
-      if (!where.add) into.zero_();
-      return;
-    }
-    const at::Tensor values = gradient.is_sparse() ? gradient.to_dense() : gradient;
-    where.add ? into.add_(values) : into.copy_(values);
-    gradient.reset();
-    return;
-  }
-  // A buffer brings what the forward pass added to it, so that one that did not change keeps its bits.
-  if (!group.is_changed(index)) {
+  at::Tensor& gradient = group.entries[index].tensor.mutable_grad();
+  if (!gradient.defined()) {
     if (!where.add) into.zero_();
     return;
   }
-  at::Tensor change = entry.tensor.detach() - group.weight_views[index];
-  if (buffer_weight != 1.0) change.mul_(buffer_weight);
-  where.add ? into.add_(change) : into.copy_(change);
+  const at::Tensor values = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  where.add ? into.add_(values) : into.copy_(values);
+  gradient.reset();
 }
 
-std::vector<double> FlatState::deposit(const TreeAccumulator::Deposit& where, double buffer_weight) {
-  const at::NoGradGuard no_grad;
+void FlatState::deposit_buffers(const TreeAccumulator::Deposit& where, double buffer_weight) {
   for (FlatGroup& group : groups_) {
-    for (std::size_t i = 0; i < group.entries.size(); ++i) deposit_entry(group, i, where, buffer_weight);
-    for (const int slot : where.merge) {
-      const auto left = static_cast<std::size_t>(slot);
-      group.slots[left].add_(group.slots[left + 1]);
+    // A buffer brings what the forward pass added to it, so that one that did not change keeps its bits.
+    std::vector<at::Tensor> buffers, before, into;
+    for (std::size_t i = 0; i < group.entries.size(); ++i) {
+      if (group.entries[i].is_parameter) continue;
+      const at::Tensor& slot = group.slot_views[static_cast<std::size_t>(where.slot)][i];
+      if (!group.is_changed(i)) {
+        if (!where.add) slot.zero_();
+        continue;
+      }
+      buffers.push_back(group.entries[i].tensor.detach());
+      before.push_back(group.weight_views[i]);
+      into.push_back(slot);
     }
+    if (buffers.empty()) continue;
+    const std::vector<at::Tensor> changes = at::_foreach_sub(buffers, before);
+    if (buffer_weight != 1.0) at::_foreach_mul_(changes, buffer_weight);
+    where.add ? at::_foreach_add_(into, changes) : at::_foreach_copy_(into, changes);
   }
+}
+
+void FlatState::merge(std::size_t group, Slice range, const TreeAccumulator::Deposit& where) {
+  for (const int slot : where.merge) {
+    const auto left = static_cast<std::size_t>(slot);
+    const std::vector<at::Tensor>& slots = groups_[group].slots;
+    slots[left].narrow(0, range.begin, range.size()).add_(slots[left + 1].narrow(0, range.begin, range.size()));
+  }
+}
+
+std::vector<double> FlatState::counts() const {
   std::vector<double> counts;
   for (const LooseTensor& item : loose_) {
     counts.push_back(0.0);
-    if (version_of(item.tensor) == item.version || at::equal(item.tensor, item.committed)) continue;
-    const bool is_counter = !item.is_parameter && at::isIntegralType(item.tensor.scalar_type(), false);
-    const at::Tensor change = is_counter ? item.tensor - item.committed : at::Tensor();
+    if (version_of(item.tensor) == item.version) continue;
+    const at::Tensor values = item.tensor.detach().cpu();
+    if (at::equal(values, item.committed)) continue;
+    const bool is_counter = !item.is_parameter && at::isIntegralType(values.scalar_type(), false);
+    const at::Tensor change = is_counter ? values - item.committed : at::Tensor();
     if (!is_counter || change.min().item<double>() != change.max().item<double>() ||
         change.max().item<double>() != 1.0)
       throw Error(

@@ -39,27 +39,29 @@ struct FlatGroup {
   Slice slice() const { return exchange->slice(); }
   Slice parameter_slice() const;
 
-  /// Whether a buffer's bits differ from those of the flat state. Its version would not tell: batch norm moves its
-  /// statistics without touching it.
+  /// Whether a buffer's bits may differ from those of the flat state; on a device, where to ask would be to wait,
+  /// always. Its version would not tell: batch norm moves its statistics without touching it.
   bool is_changed(std::size_t entry) const;
 };
 
 /// A tensor outside the flat buffers: a counter (integer buffer), a constant (other buffer), or a frozen parameter of
-/// a type that is never trained. Equal on all ranks.
+/// a type that is never trained. Equal on all ranks. Integer scalars stay in host memory, so that counting never
+/// waits for a device.
 struct LooseTensor {
   std::string name;
   std::vector<std::string> aliases;
   at::Tensor tensor;
   bool is_parameter = false;
   std::uint32_t version = 0;  ///< of the tensor when it equalled `committed`
-  at::Tensor committed;       ///< a counter's value before the step
+  at::Tensor committed;       ///< its value before the step, in host memory
 };
 
 /// The model's state between steps, flat and shared between the ranks.
 ///
 /// While the object lives, parameters are views into the flat weights (with shared memory one copy per node), and
 /// writing to them outside of the optimizer step is an error that all ranks would see. When it goes, the module owns
-/// ordinary tensors again. The module and the communicator must outlive it.
+/// ordinary tensors again. With a communicator of a device the module's tensors move there, and stay there. The
+/// module and the communicator must outlive it.
 class FlatState {
  public:
   /// **Collective.** Takes rank 0's values. `num_slots`: gradient buffers this rank's share of a step needs (the most
@@ -70,6 +72,7 @@ class FlatState {
   FlatState(const FlatState&) = delete;
   FlatState& operator=(const FlatState&) = delete;
 
+  c10::Device device() const { return device_; }
   std::vector<FlatGroup>& groups() { return groups_; }
   const std::vector<FlatGroup>& groups() const { return groups_; }
   std::vector<LooseTensor>& loose() { return loose_; }
@@ -78,10 +81,18 @@ class FlatState {
   /// Puts the buffers back to the step's start and drops gradients. Before every micro-batch and every evaluation.
   void restore_buffers();
 
-  /// Moves the gradients, and what the forward pass did to the buffers (times `buffer_weight`), into gradient slots.
-  /// Returns by how much each loose counter went up. Throws Error for a buffer that changed in a way that has no
-  /// rule.
-  std::vector<double> deposit(const TreeAccumulator::Deposit& where, double buffer_weight);
+  /// Moves a trainable parameter's gradient into a slot; without one, zeros.
+  void deposit_gradient(std::size_t group, std::size_t entry, const TreeAccumulator::Deposit& where);
+
+  /// Moves what the forward pass did to the buffers, times `buffer_weight`, into a slot.
+  void deposit_buffers(const TreeAccumulator::Deposit& where, double buffer_weight);
+
+  /// The additions of slots that follow a deposit, over `range` of a group.
+  void merge(std::size_t group, Slice range, const TreeAccumulator::Deposit& where);
+
+  /// By how much the forward pass counted up each loose tensor. Throws Error for a buffer that changed in a way that
+  /// has no rule.
+  std::vector<double> counts() const;
 
   /// **Collective.** Makes the new flat state visible on all ranks; counters advance by `counts`.
   void publish(const std::vector<double>& counts);
@@ -93,9 +104,8 @@ class FlatState {
   void collect(torch::nn::Module& module);
   void lay_out();
   void allocate(Communicator& communicator, int num_slots);
-  void deposit_entry(FlatGroup& group, std::size_t entry, const TreeAccumulator::Deposit& where,
-                     double buffer_weight);
 
+  c10::Device device_;
   std::vector<FlatGroup> groups_;
   std::vector<LooseTensor> loose_;
 };

@@ -14,17 +14,53 @@
 #include <utility>
 
 #include "runtime/plan/coverage.hpp"
-#include "runtime/plan/node_sums.hpp"
 #include "runtime/train/torch_error.hpp"
 
 namespace lockstep {
 namespace {
 
-void seed_generator(std::uint64_t seed) {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_current_seed(seed);
+/// The host, which draws too (augmentation), and the device where there is one.
+std::vector<c10::Device> generator_devices(c10::Device device) {
+  std::vector<c10::Device> devices = {c10::Device(at::kCPU)};
+  if (!device.is_cpu()) devices.push_back(device);
+  return devices;
 }
+
+void seed_generators(c10::Device device, std::uint64_t seed) {
+  for (const c10::Device& of : generator_devices(device)) {
+    at::Generator generator = at::globalContext().defaultGenerator(of);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+}
+
+/// While it lives, makes the first gradient that the backward pass brings infinite.
+class OverflowDrill {
+ public:
+  explicit OverflowDrill(const FlatState& state) {
+    for (const FlatGroup& group : state.groups())
+      for (const FlatEntry& entry : group.entries)
+        if (entry.trainable && entry.tensor.numel() > 0)
+          hooks_.emplace_back(entry.tensor, entry.tensor.register_hook(
+                                                [this](const at::Tensor& gradient) { return drilled(gradient); }));
+  }
+  ~OverflowDrill() {
+    for (const auto& [tensor, hook] : hooks_) tensor.remove_hook(hook);
+  }
+  OverflowDrill(const OverflowDrill&) = delete;
+  OverflowDrill& operator=(const OverflowDrill&) = delete;
+
+ private:
+  at::Tensor drilled(const at::Tensor& gradient) {
+    if (std::exchange(is_done_, true)) return gradient;
+    const at::Tensor infinite = gradient.clone();
+    infinite.view(-1)[0] = std::numeric_limits<double>::infinity();
+    return infinite;
+  }
+
+  std::vector<std::pair<at::Tensor, unsigned>> hooks_;
+  bool is_done_ = false;
+};
 
 bool is_all_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
 
@@ -38,21 +74,31 @@ std::string first_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-GeneratorGuard::GeneratorGuard() {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  state_ = generator.get_state();
+GeneratorGuard::GeneratorGuard(c10::Device device) {
+  for (const c10::Device& of : generator_devices(device)) {
+    at::Generator generator = at::globalContext().defaultGenerator(of);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states_.emplace_back(of, generator.get_state());
+  }
 }
 
 GeneratorGuard::~GeneratorGuard() {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state_);
+  for (const auto& [of, state] : states_) {
+    at::Generator generator = at::globalContext().defaultGenerator(of);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(state);
+  }
 }
 
 MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data,
-                                   FlatState& state, Settings settings)
-    : module_(module), loss_(std::move(loss)), data_(data), state_(state), settings_(settings) {}
+                                   FlatState& state, GradientBuckets& buckets, Settings settings)
+    : module_(module),
+      loss_(std::move(loss)),
+      data_(data),
+      state_(state),
+      buckets_(buckets),
+      settings_(settings),
+      mover_(state.device()) {}
 
 SampleRange MicroBatchRunner::samples_of(const BatchPlan& plan, const StepShare& share, std::int64_t micro_batch) {
   const std::int64_t begin = share.first_sample + (micro_batch - share.micro_batches.begin) * plan.micro_batch_size;
@@ -72,39 +118,34 @@ Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& s
   }
 
   state_.restore_buffers();
-  seed_generator(micro_batch_seed(settings_.seed, step.step, micro_batch));
-  const Batch batch = data_.get(ids);
+  seed_generators(state_.device(), micro_batch_seed(settings_.seed, step.step, micro_batch));
+  const Batch batch = mover_.move(data_.get(ids));
   Loss loss = [&] {
-    const AutocastGuard autocast(settings_.precision, at::kCPU);
+    const AutocastGuard autocast(settings_.precision, state_.device().type());
     return loss_(batch);
   }();
   // A short micro-batch weighs each of its samples like a full one; a weighted sum is divided once, at the end.
   const double weight = loss.weight ? 1.0 : static_cast<double>(ids.size()) / static_cast<double>(size);
   const bool is_double = loss.value.scalar_type() == at::kDouble;
   const at::Tensor value = is_double ? loss.value : loss.value.to(at::kFloat);
+  std::optional<OverflowDrill> drill;
+  if (overflow_drill && micro_batch + 1 == step.num_micro_batches) drill.emplace(state_);
   value.backward(at::scalar_tensor(loss_scale * weight, value.options()));
-  if (overflow_drill && micro_batch + 1 == step.num_micro_batches) {
-    const at::NoGradGuard no_grad;
-    for (FlatGroup& group : state_.groups())
-      for (FlatEntry& entry : group.entries)
-        if (entry.trainable && entry.tensor.grad().defined() && entry.tensor.numel() > 0) {
-          entry.tensor.mutable_grad().view(-1)[0] = std::numeric_limits<double>::infinity();
-          return loss;
-        }
-  }
   return loss;
 }
 
 MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share,
-                                     double loss_scale, bool overflow_drill) {
+                                     double loss_scale, bool overflow_drill,
+                                     const GradientBuckets::WholeBucket& on_whole) {
   MicroBatchSums sums;
+  sums.share = share.micro_batches;
   sums.counter_counts.assign(state_.loose().size(), 0.0);
-  NodeSums losses(step.num_micro_batches, share.micro_batches);
-  NodeSums weights(step.num_micro_batches, share.micro_batches);
   TreeAccumulator accumulator(step.num_micro_batches, share.micro_batches);
   const auto micro_batch_size = static_cast<double>(plan.batch().micro_batch_size);
   try {
     for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
+      const bool is_last = index + 1 == share.micro_batches.end;
+      buckets_.begin(accumulator.next(), is_last ? on_whole : GradientBuckets::WholeBucket());
       const Loss loss = differentiate(plan, step, share, index, loss_scale, overflow_drill, sums.sample_mark);
       const SampleRange positions = samples_of(plan.batch(), share, index);
       const auto num_samples = static_cast<double>(positions.end - positions.begin);
@@ -115,10 +156,10 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
             "the loss function gave a mean for one micro-batch and a weighted sum for another (they cannot be "
             "added up): always return the same kind");
       sums.loss_kind = kind;
-      const double value = loss.value.item<double>();
-      losses.add(loss.weight ? value : value * num_samples);
-      weights.add(loss.weight ? *loss.weight : num_samples);
-      const std::vector<double> counts = state_.deposit(accumulator.next(), num_samples / micro_batch_size);
+      sums.losses.push_back(loss.value.detach());
+      sums.weights.push_back(loss.weight ? *loss.weight : num_samples);
+      buckets_.finish(num_samples / micro_batch_size);
+      const std::vector<double> counts = state_.counts();
       for (std::size_t i = 0; i < counts.size(); ++i)
         sums.counter_counts[i] = std::max(sums.counter_counts[i], counts[i]);
     }
@@ -131,8 +172,7 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
         ErrorKind::do_not_requeue,
         text("step ", step.step + 1, ": the loss function threw something that is not a std::exception"));
   }
-  sums.loss_nodes = losses.values();
-  sums.weight_nodes = weights.values();
+  if (sums.failure) buckets_.cancel();
   return sums;
 }
 

@@ -5,23 +5,27 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/error.hpp"
 #include "runtime/plan/training_plan.hpp"
 #include "runtime/train/dataset.hpp"
+#include "runtime/train/device.hpp"
 #include "runtime/train/flat_state.hpp"
+#include "runtime/train/gradient_buckets.hpp"
 #include "runtime/train/loss.hpp"
 #include "runtime/train/precision.hpp"
 
 namespace lockstep {
 
-/// What a rank's micro-batches of one step add up to; the gradients are in the state's slots.
+/// What a rank's micro-batches of one step bring; the gradients are in the state's slots.
 struct MicroBatchSums {
   enum class LossKind { none, mean, weighted };
 
-  std::vector<double> loss_nodes;      ///< summed losses, per covering node of the rank's share
-  std::vector<double> weight_nodes;    ///< what they are divided by
+  LeafRange share;                     ///< the micro-batches of this rank
+  std::vector<at::Tensor> losses;      ///< of each micro-batch that was run, where it was computed
+  std::vector<double> weights;         ///< what each stands for: its samples, or its own weight
   std::vector<double> counter_counts;  ///< by how much each loose counter went up
   LossKind loss_kind = LossKind::none;
   std::uint64_t sample_mark = 0;  ///< of the samples this rank read (coverage)
@@ -29,7 +33,7 @@ struct MicroBatchSums {
 };
 
 /// Runs a rank's share of a step: forward, backward, gradients into the flat slots in tree order.
-/// Local: no call communicates. Everything given must outlive it.
+/// Local: what starts transfers is the caller's `on_whole`. Everything given must outlive it.
 class MicroBatchRunner {
  public:
   struct Settings {
@@ -39,15 +43,16 @@ class MicroBatchRunner {
   };
 
   MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data, FlatState& state,
-                   Settings settings);
+                   GradientBuckets& buckets, Settings settings);
 
   /// The samples of a micro-batch of `share`: where they are in the epoch's order, and how many.
   static SampleRange samples_of(const BatchPlan& plan, const StepShare& share, std::int64_t micro_batch);
 
-  /// `loss_scale` multiplies the loss before the backward pass. `overflow_drill` makes the gradient of the step's
-  /// last micro-batch infinite, on the rank that runs it.
+  /// `loss_scale` multiplies the loss before the backward pass. `overflow_drill` makes the gradients of the step's
+  /// last micro-batch infinite, on the rank that runs it. `on_whole` hears of the buckets that this rank's share is
+  /// done with (GradientBuckets::begin).
   MicroBatchSums run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, double loss_scale,
-                     bool overflow_drill);
+                     bool overflow_drill, const GradientBuckets::WholeBucket& on_whole);
 
   /// The first micro-batch of `share` whose gradient (or loss) is not finite, found by running the share again; what
   /// was not finite is named. For messages only: it overwrites slot 0.
@@ -67,19 +72,22 @@ class MicroBatchRunner {
   LossFunction loss_;
   const Dataset& data_;
   FlatState& state_;
+  GradientBuckets& buckets_;
   Settings settings_;
+  BatchMover mover_;
 };
 
-/// Puts LibTorch's default generator back to where it was: training and evaluation seed it for each micro-batch.
+/// Puts LibTorch's default generators, the host's and the device's, back to where they were: training seeds them for
+/// each micro-batch.
 class GeneratorGuard {
  public:
-  GeneratorGuard();
+  explicit GeneratorGuard(c10::Device device);
   ~GeneratorGuard();
   GeneratorGuard(const GeneratorGuard&) = delete;
   GeneratorGuard& operator=(const GeneratorGuard&) = delete;
 
  private:
-  at::Tensor state_;
+  std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
 }  // namespace lockstep

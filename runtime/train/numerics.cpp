@@ -15,11 +15,12 @@ std::string printed(const AttributeValue& value) {
 
 }  // namespace
 
-AttributeGroup numerics_of(Precision precision) {
+AttributeGroup numerics_of(Precision precision, c10::Device device) {
   return {{"libtorch", std::string(TORCH_VERSION)},
           {"cpu_capability", at::get_cpu_capability()},
           {"intra_op_threads", std::int64_t{at::get_num_threads()}},
-          {"precision", name_of(precision)}};
+          {"precision", name_of(precision)},
+          {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)}};
 }
 
 std::vector<std::string> numerics_notes(const AttributeTree& stored, const AttributeGroup& today) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <string>
 #include <vector>
 
@@ -8,8 +10,9 @@
 
 namespace lockstep {
 
-/// What must be equal for equal bits, beside the plan: LibTorch, instruction set, threads inside a rank, precision.
-AttributeGroup numerics_of(Precision precision);
+/// What must be equal for equal bits, beside the plan: LibTorch, instruction set, threads inside a rank, precision,
+/// and the kind of device.
+AttributeGroup numerics_of(Precision precision, c10::Device device);
 
 /// One sentence for everything of `today` that differs from the group "numerics" of a checkpoint.
 std::vector<std::string> numerics_notes(const AttributeTree& stored, const AttributeGroup& today);

@@ -44,7 +44,7 @@ ShardedOptimizer::ShardedOptimizer(FlatState& state, const OptimizerOptions& opt
   for (const FlatGroup& group : state_.groups()) {
     moments_.emplace_back();
     for (std::size_t i = 0; i < moment_names_.size(); ++i)
-      moments_.back().push_back(at::zeros({group.slice().size()}, scalar_type_of(group.layout.type)));
+      moments_.back().push_back(at::zeros({group.slice().size()}, group.weights.options()));
   }
 }
 
@@ -100,7 +100,8 @@ void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double lea
       }
       const at::Tensor exp_avg = part(moments_[g][0]);
       const at::Tensor exp_avg_sq = part(moments_[g][1]);
-      const at::Tensor updates = at::full({}, static_cast<double>(segment.updates + 1), at::kFloat);
+      const at::Tensor updates =
+          at::full({}, static_cast<double>(segment.updates + 1), gradient.options().dtype(at::kFloat));
       const auto update =
           options_.kind == OptimizerKind::adamw ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
       update(weights, gradient, exp_avg, exp_avg_sq, {}, updates, rate, options_.beta1, options_.beta2,

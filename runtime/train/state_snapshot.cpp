@@ -37,9 +37,7 @@ TensorPart flat_part(const FlatGroup& group, const FlatEntry& entry, std::string
   return part;
 }
 
-std::byte* first_of_slice(const FlatGroup& group) {
-  return group.exchange->weights() + static_cast<std::size_t>(group.slice().begin) * size_of(group.layout.type);
-}
+std::byte* first_of(const at::Tensor& slice) { return static_cast<std::byte*>(slice.data_ptr()); }
 
 /// A tensor that is whole on every rank: its blocks are dealt, so that no rank writes all of them.
 TensorPart loose_part(const LooseTensor& item, const Communicator& communicator) {
@@ -113,15 +111,15 @@ Differences compare(const std::vector<TensorInfo>& wanted, const std::vector<Ten
 
 }  // namespace
 
-std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer,
+std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer, HostSlices& slices,
                                     const Communicator& communicator) {
   std::vector<TensorPart> parts;
   for (const bool parameters : {true, false}) {
     const std::string section = parameters ? "weights" : "buffers";
-    for (const FlatGroup& group : state.groups())
-      for (const FlatEntry& entry : group.entries)
+    for (std::size_t g = 0; g < state.groups().size(); ++g)
+      for (const FlatEntry& entry : state.groups()[g].entries)
         if (entry.is_parameter == parameters)
-          parts.push_back(flat_part(group, entry, section, first_of_slice(group)));
+          parts.push_back(flat_part(state.groups()[g], entry, section, first_of(slices.weights(g))));
     for (const LooseTensor& item : state.loose())
       if (item.is_parameter == parameters) parts.push_back(loose_part(item, communicator));
   }
@@ -130,7 +128,7 @@ std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& op
       for (const FlatEntry& entry : state.groups()[g].entries)
         if (entry.has_moments)
           parts.push_back(flat_part(state.groups()[g], entry, "optimizer/" + optimizer.moment_names()[m],
-                                    static_cast<std::byte*>(optimizer.moment(g, m).data_ptr())));
+                                    first_of(slices.moment(g, m))));
   return parts;
 }
 
@@ -161,7 +159,7 @@ void store_updates(const FlatState& state, std::int64_t steps_applied, Attribute
   group["their_updates"] = updates;
 }
 
-void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer,
+void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer, HostSlices& slices,
                    Communicator& communicator) {
   const AttributeTree& stored = reader.attributes();
   const auto& stored_kind = attribute<std::string>(stored, "optimizer", "kind");
@@ -179,7 +177,8 @@ void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer&
       if (entry.is_parameter && !optimizer.moment_names().empty())
         entry.has_moments = keys.count({"optimizer/" + optimizer.moment_names().front(), entry.name}) != 0;
 
-  std::vector<TensorPart> parts = state_parts(state, optimizer, communicator);
+  slices.fetch();  // what no part covers keeps its value
+  std::vector<TensorPart> parts = state_parts(state, optimizer, slices, communicator);
   std::vector<TensorInfo> wanted;
   for (const TensorPart& part : parts) wanted.push_back(part.info);
   const Differences differences = compare(wanted, reader.tensors());
@@ -197,6 +196,7 @@ void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer&
     part.data = static_cast<std::byte*>(found->second->committed.data_ptr());
   }
   reader.read(parts);
+  slices.store();
 
   const at::NoGradGuard no_grad;
   for (LooseTensor& item : state.loose()) item.tensor.copy_(item.committed);

@@ -10,13 +10,14 @@
 #include "runtime/plan/communicator.hpp"
 #include "runtime/plan/snapshot.hpp"
 #include "runtime/train/flat_state.hpp"
+#include "runtime/train/host_slices.hpp"
 #include "runtime/train/sharded_optimizer.hpp"
 
 namespace lockstep {
 
 /// The tensors of a run as this rank's parts: "weights", "buffers" and "optimizer/<moment>", in the order of the flat
-/// state. The parts point into the live state.
-std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer,
+/// state. The parts point into `slices`.
+std::vector<TensorPart> state_parts(FlatState& state, const ShardedOptimizer& optimizer, HostSlices& slices,
                                     const Communicator& communicator);
 
 /// The further names of tied tensors.
@@ -27,7 +28,7 @@ void store_updates(const FlatState& state, std::int64_t steps_applied, Attribute
 
 /// **Collective.** Fills state and moments from a checkpoint, on any number of ranks. Throws Error, before anything
 /// changes, listing every name, shape and type that differs.
-void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer,
+void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer& optimizer, HostSlices& slices,
                    Communicator& communicator);
 
 /// What `load_weights` accepts.

@@ -1,45 +1,21 @@
 #include "runtime/train/step_exchange.hpp"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
 
 #include "runtime/plan/node_sums.hpp"
+#include "runtime/train/block_squares.hpp"
 #include "runtime/train/tensor_types.hpp"
 
 namespace lockstep {
 namespace {
-
-/// In eight fixed lanes of double, so that compilers may use vectors and no float32 value can overflow the sum.
-template <class T>
-[[gnu::always_inline]] inline double sum_in_lanes(const T* values, std::int64_t count) {
-  std::array<double, 8> lanes{};
-  for (std::int64_t i = 0; i < count; i += 8)
-    for (std::size_t lane = 0; lane < 8; ++lane) {
-      const auto value = static_cast<double>(values[i + static_cast<std::int64_t>(lane)]);
-      lanes[lane] += value * value;
-    }
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-}
-
-// The wider instructions hold more lanes at once; each lane's additions, and so the bits, are the same.
-[[gnu::target_clones("avx2", "default")]] double sum_of_squares(const float* values, std::int64_t count) {
-  return sum_in_lanes(values, count);
-}
-
-[[gnu::target_clones("avx2", "default")]] double sum_of_squares(const double* values, std::int64_t count) {
-  return sum_in_lanes(values, count);
-}
-
-double sum_of_squares(const at::Tensor& slice, std::int64_t begin, std::int64_t count) {
-  return slice.scalar_type() == at::kFloat ? sum_of_squares(slice.const_data_ptr<float>() + begin, count)
-                                           : sum_of_squares(slice.const_data_ptr<double>() + begin, count);
-}
 
 /// The blocks of parameters that `rank` owns.
 LeafRange parameter_blocks_of(const FlatGroup& group, int num_ranks, int rank) {
@@ -92,10 +68,10 @@ class Taker {
 
 }  // namespace
 
-StepExchange::StepExchange(FlatState& state, Communicator& communicator)
-    : state_(state), communicator_(communicator) {
+StepExchange::StepExchange(FlatState& state, const GradientBuckets& buckets, Communicator& communicator)
+    : state_(state), buckets_(buckets), communicator_(communicator) {
   for (const FlatGroup& group : state_.groups()) {
-    slices_.push_back(at::zeros({group.slice().size()}, scalar_type_of(group.layout.type)));
+    slices_.push_back(at::zeros({group.slice().size()}, group.weights.options()));
     std::vector<LeafRange> shares;
     for (int rank = 0; rank < communicator_.num_ranks(); ++rank)
       shares.push_back(parameter_blocks_of(group, communicator_.num_ranks(), rank));
@@ -115,36 +91,99 @@ const TreeProgram& StepExchange::program_for(const BatchPlan& plan, const StepPl
   return programs_.emplace(ends, make_tree_program(step.num_micro_batches, shares)).first->second;
 }
 
+void StepExchange::begin(const BatchPlan& plan, const StepPlan& step) {
+  program_ = &program_for(plan, step);
+  num_started_ = 0;
+}
+
+void StepExchange::start(const Bucket& bucket) {
+  ++num_started_;
+  FlatExchange& exchange = *state_.groups()[bucket.group].exchange;
+  if (exchange.overlaps())
+    exchange.start_reduce(*program_, bucket.range, static_cast<std::byte*>(slices_[bucket.group].data_ptr()));
+}
+
+StepExchange::Numbers StepExchange::fetch(const MicroBatchSums& sums) {
+  Numbers numbers;
+  const bool on_host = state_.device().is_cpu();
+  std::vector<at::Tensor> on_device;  // in the order in which they are taken off again
+  if (on_host) {
+    for (const at::Tensor& loss : sums.losses) numbers.losses.push_back(loss.item<double>());
+  } else if (!sums.losses.empty()) {
+    on_device.push_back(at::stack(sums.losses).to(at::kDouble));
+  }
+  std::vector<std::int64_t> num_blocks;
+  for (std::size_t g = 0; g < slices_.size(); ++g) {
+    const FlatGroup& group = state_.groups()[g];
+    const std::int64_t block = group.layout.block_elements;
+    const std::int64_t all = group.slice().size() / block;
+    num_blocks.push_back(group.parameter_slice().size() / block);
+    // Those of the buffers' blocks only tell whether they are finite.
+    if (on_host)
+      numbers.squares.push_back(block_squares_on_host(slices_[g], all, block));
+    else
+      on_device.push_back(block_squares_on_device(slices_[g], all, block));
+  }
+  if (!on_host) {
+    communicator_.wait_for_device();
+    const at::Tensor fetched = at::cat(on_device).cpu();
+    const double* next = fetched.const_data_ptr<double>();
+    const auto take = [&next](std::int64_t count) { return std::vector<double>(next, next + count); };
+    numbers.losses = take(static_cast<std::int64_t>(sums.losses.size()));
+    next += sums.losses.size();
+    for (std::size_t g = 0; g < slices_.size(); ++g) {
+      numbers.squares.push_back(take(slices_[g].numel() / state_.groups()[g].layout.block_elements));
+      next += numbers.squares.back().size();
+    }
+  }
+  for (std::size_t g = 0; g < slices_.size(); ++g) {
+    std::vector<double>& squares = numbers.squares[g];
+    const auto buffers_begin = squares.begin() + num_blocks[g];
+    numbers.buffers_finite &=
+        std::all_of(buffers_begin, squares.end(), [](double sum) { return std::isfinite(sum); });
+    squares.erase(buffers_begin, squares.end());
+  }
+  return numbers;
+}
+
 StepTotals StepExchange::reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums,
                                 double loss_scale, const StepFlags& flags) {
-  const TreeProgram& program = program_for(plan, step);
+  const TreeProgram& program = *program_;
+  while (num_started_ < buckets_.buckets().size()) start(buckets_.buckets()[num_started_]);
+  for (std::size_t g = 0; g < slices_.size(); ++g)
+    state_.groups()[g].exchange->reduce_slice(program, static_cast<std::byte*>(slices_[g].data_ptr()));
+  const Numbers numbers = fetch(sums);
+
   Header mine;
   mine.failed = sums.failure.has_value();
   mine.stop = flags.stop;
   mine.save = flags.save;
   mine.save_durable = flags.save_durable;
   mine.loss_kind = static_cast<std::int64_t>(sums.loss_kind);
+  mine.buffers_finite = numbers.buffers_finite;
   mine.sample_mark = sums.sample_mark;
 
+  NodeSums loss_nodes(step.num_micro_batches, sums.share);
+  NodeSums weight_nodes(step.num_micro_batches, sums.share);
+  const bool is_weighted = sums.loss_kind == MicroBatchSums::LossKind::weighted;
+  for (std::size_t i = 0; i < numbers.losses.size(); ++i) {
+    loss_nodes.add(is_weighted ? numbers.losses[i] : numbers.losses[i] * sums.weights[i]);
+    weight_nodes.add(sums.weights[i]);
+  }
   std::vector<std::vector<double>> norm_nodes;
-  for (std::size_t g = 0; g < state_.groups().size(); ++g) {
-    FlatGroup& group = state_.groups()[g];
-    group.exchange->reduce_slice(program, static_cast<std::byte*>(slices_[g].data_ptr()));
-    const LeafRange blocks = parameter_blocks_of(group, communicator_.num_ranks(), communicator_.rank());
-    const std::int64_t block = group.layout.block_elements;
-    NodeSums squares(group.parameter_blocks, blocks);
-    for (std::int64_t i = 0; i < blocks.size(); ++i) squares.add(sum_of_squares(slices_[g], i * block, block));
+  for (std::size_t g = 0; g < slices_.size(); ++g) {
+    const FlatGroup& group = state_.groups()[g];
+    NodeSums squares(group.parameter_blocks,
+                     parameter_blocks_of(group, communicator_.num_ranks(), communicator_.rank()));
+    for (const double of_block : numbers.squares[g]) squares.add(of_block);
     norm_nodes.push_back(squares.values());
-    const std::int64_t buffers_begin = group.parameter_slice().size();
-    const double buffer_squares = sum_of_squares(slices_[g], buffers_begin, group.slice().size() - buffers_begin);
-    if (!std::isfinite(buffer_squares)) mine.buffers_finite = 0;
   }
 
   std::vector<std::byte> message;
   append(message, &mine, sizeof mine);
   append(message, sums.counter_counts);
-  append(message, sums.loss_nodes);
-  append(message, sums.weight_nodes);
+  append(message, loss_nodes.values());
+  append(message, weight_nodes.values());
   for (const std::vector<double>& nodes : norm_nodes) append(message, nodes);
 
   const auto num_counters = static_cast<int>(sums.counter_counts.size());

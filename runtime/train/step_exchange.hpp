@@ -9,6 +9,7 @@
 #include "runtime/plan/communicator.hpp"
 #include "runtime/plan/training_plan.hpp"
 #include "runtime/train/flat_state.hpp"
+#include "runtime/train/gradient_buckets.hpp"
 #include "runtime/train/micro_batches.hpp"
 
 namespace lockstep {
@@ -36,10 +37,17 @@ struct StepTotals {
 /// Adds up a step over the ranks: gradients into the owners' slices, scalars in one small collective.
 class StepExchange {
  public:
-  /// State and communicator must outlive it.
-  StepExchange(FlatState& state, Communicator& communicator);
+  /// State, buckets and communicator must outlive it.
+  StepExchange(FlatState& state, const GradientBuckets& buckets, Communicator& communicator);
 
-  /// **Collective.** Throws on all ranks what any rank's micro-batches threw.
+  /// Before the step's micro-batches, and before each further attempt at it. Local.
+  void begin(const BatchPlan& plan, const StepPlan& step);
+
+  /// **Collective.** The next of the buckets is whole on this rank: its transfer starts where that gains anything.
+  void start(const Bucket& bucket);
+
+  /// **Collective.** Starts what is not under way and adds up the step. Throws on all ranks what any rank's
+  /// micro-batches threw.
   StepTotals reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums, double loss_scale,
                     const StepFlags& flags);
 
@@ -49,8 +57,19 @@ class StepExchange {
  private:
   const TreeProgram& program_for(const BatchPlan& plan, const StepPlan& step);
 
+  /// This rank's numbers of the step, fetched from where they were computed, all at once.
+  struct Numbers {
+    std::vector<double> losses;
+    std::vector<std::vector<double>> squares;  ///< per group: of each of this rank's blocks of parameters
+    bool buffers_finite = true;
+  };
+  Numbers fetch(const MicroBatchSums& sums);
+
   FlatState& state_;
+  const GradientBuckets& buckets_;
   Communicator& communicator_;
+  const TreeProgram* program_ = nullptr;  ///< of the step under way
+  std::size_t num_started_ = 0;           ///< of the buckets
   std::vector<at::Tensor> slices_;
   std::vector<TreeProgram> norm_programs_;                     ///< per group, over its parameter blocks
   std::map<std::vector<std::int64_t>, TreeProgram> programs_;  ///< by the ends of the ranks' shares

@@ -42,8 +42,8 @@ ElementType element_type_of(at::ScalarType type, const std::string& name) {
                    "type for it"));
 }
 
-at::Tensor view_of(std::byte* data, at::IntArrayRef shape, at::ScalarType type) {
-  return at::from_blob(data, shape, at::TensorOptions().dtype(type));
+at::Tensor view_of(std::byte* data, at::IntArrayRef shape, at::ScalarType type, c10::Device device) {
+  return at::from_blob(data, shape, at::TensorOptions().dtype(type).device(device));
 }
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ at::ScalarType scalar_type_of(ElementType type);
 /// (quantized, float8, ...).
 ElementType element_type_of(at::ScalarType type, const std::string& name);
 
-/// A view of `count` elements of plain memory; it does not own them.
-at::Tensor view_of(std::byte* data, at::IntArrayRef shape, at::ScalarType type);
+/// A view of plain memory of `device`; it does not own it.
+at::Tensor view_of(std::byte* data, at::IntArrayRef shape, at::ScalarType type, c10::Device device = at::kCPU);
 
 }  // namespace lockstep

@@ -10,7 +10,6 @@
 
 #include "runtime/train/evaluation.hpp"
 #include "runtime/train/numerics.hpp"
-#include "runtime/train/state_snapshot.hpp"
 
 namespace lockstep {
 namespace {
@@ -68,6 +67,12 @@ int slots_for(const BatchPlan& plan) {
   return slots;
 }
 
+/// Whether any transfer gains from starting before the backward pass is over.
+bool overlaps(const FlatState& state) {
+  return std::any_of(state.groups().begin(), state.groups().end(),
+                     [](const FlatGroup& group) { return group.exchange->overlaps(); });
+}
+
 bool asked(const std::function<bool()>& question) { return question && question(); }
 
 void tell(const TrainerEvents& events, const std::string& message) {
@@ -85,22 +90,24 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       plan_(plan_for(options_, data, communicator, resume_from)),
       scaler_(scaler_for(options_, resume_from)),
       state_(module, communicator, slots_for(plan_.batch())),
+      buckets_(state_, overlaps(state_) ? options_.bucket_bytes : 0),
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
-      micro_batches_(module, loss_, data, state_,
+      host_slices_(state_, optimizer_),
+      micro_batches_(module, loss_, data, state_, buckets_,
                      {options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())}),
-      exchange_(state_, communicator) {
+      exchange_(state_, buckets_, communicator) {
   if (!resume_from) return;
-  restore_state(*resume_from, state_, optimizer_, communicator_);
+  restore_state(*resume_from, state_, optimizer_, host_slices_, communicator_);
   saved_step_ = plan_.progress().steps_taken;
   if (has_attribute(resume_from->attributes(), "optimizer", "nonfinite_in_a_row"))
     nonfinite_in_a_row_ = attribute<std::int64_t>(resume_from->attributes(), "optimizer", "nonfinite_in_a_row");
-  resume_notes_ = numerics_notes(resume_from->attributes(), numerics_of(options_.precision));
+  resume_notes_ = numerics_notes(resume_from->attributes(), numerics_of(options_.precision, state_.device()));
 }
 
 Trainer::~Trainer() = default;
 
 StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events) {
-  const GeneratorGuard generator;
+  const GeneratorGuard generator(state_.device());
   const Clock::time_point start = Clock::now();
   StepReport report;
   report.plan = plan_.next_step();
@@ -109,7 +116,9 @@ StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events
   for (report.attempts = 1;; ++report.attempts) {
     const bool drill = report.attempts == 1 && options_.overflow_drill_steps.count(step.step) != 0;
     const double scale = scaler_.scale();
-    const MicroBatchSums sums = micro_batches_.run(plan_, step, share, scale, drill);
+    exchange_.begin(plan_.batch(), step);
+    const MicroBatchSums sums = micro_batches_.run(plan_, step, share, scale, drill,
+                                                   [this](const Bucket& bucket) { exchange_.start(bucket); });
     const StepTotals totals = exchange_.reduce(plan_.batch(), step, sums, scale, mine);
     agreed_ = totals.flags;
     report.loss = totals.loss;
@@ -212,9 +221,10 @@ Snapshot Trainer::snapshot() {
   snapshot.attributes["optimizer"] = optimizer_.to_attributes();
   store_updates(state_, plan_.progress().steps_applied, snapshot.attributes["optimizer"]);
   snapshot.attributes["optimizer"]["nonfinite_in_a_row"] = nonfinite_in_a_row_;
-  snapshot.attributes["numerics"] = numerics_of(options_.precision);
+  snapshot.attributes["numerics"] = numerics_of(options_.precision, state_.device());
   if (!options_.resolved_options.empty()) snapshot.attributes["options"] = options_.resolved_options;
-  snapshot.tensors = state_parts(state_, optimizer_, communicator_);
+  host_slices_.fetch();
+  snapshot.tensors = state_parts(state_, optimizer_, host_slices_, communicator_);
   snapshot.aliases = state_aliases(state_);
   return snapshot;
 }

@@ -15,9 +15,11 @@
 #include "runtime/plan/communicator.hpp"
 #include "runtime/plan/loss_scaler.hpp"
 #include "runtime/plan/training_plan.hpp"
+#include "runtime/train/gradient_buckets.hpp"
 #include "runtime/train/loss.hpp"
 #include "runtime/train/precision.hpp"
 #include "runtime/train/sharded_optimizer.hpp"
+#include "runtime/train/state_snapshot.hpp"
 #include "runtime/train/step_exchange.hpp"
 
 namespace lockstep {
@@ -35,6 +37,8 @@ struct TrainerOptions {
   Precision precision = Precision::fp32;
   LossScalerOptions loss_scaler;  ///< used with fp16
   double max_grad_norm = 0.0;     ///< global norm that gradients are clipped to; 0: not clipped
+  std::int64_t bucket_bytes = std::int64_t{25}
+                              << 20;  ///< gradients travel in pieces of this, where transfers overlap
   OverflowPolicy on_overflow = OverflowPolicy::retry;
   NonfinitePolicy on_nonfinite = NonfinitePolicy::error;
   std::int64_t max_nonfinite = 3;               ///< steps in a row that NonfinitePolicy::skip may drop
@@ -127,7 +131,9 @@ class Trainer {
   TrainingPlan plan_;
   LossScaler scaler_;
   FlatState state_;
+  GradientBuckets buckets_;
   ShardedOptimizer optimizer_;
+  HostSlices host_slices_;
   MicroBatchRunner micro_batches_;
   StepExchange exchange_;
   std::vector<std::string> resume_notes_;

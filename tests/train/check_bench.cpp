@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -55,17 +56,20 @@ double check_milliseconds(const TrainingCase& what) {
   OneProcessCommunicator alone;
   const auto model = make_model(what.model, 11);
   FlatState state(*model, alone, 1);
-  StepExchange exchange(state, alone);
+  const GradientBuckets buckets(state, 0);
+  StepExchange exchange(state, buckets, alone);
   DataShape shape;
   shape.num_samples = what.num_samples;
   const TrainingPlan plan = TrainingPlan::fresh(what.resolved().plan, shape, 1);
   MicroBatchSums sums;
-  sums.loss_nodes = {1.0};
-  sums.weight_nodes = {32.0};
+  sums.share = {0, 1};
+  sums.losses = {at::scalar_tensor(1.0)};
+  sums.weights = {32.0};
   sums.loss_kind = MicroBatchSums::LossKind::mean;
   sums.counter_counts.assign(state.loose().size(), 0.0);
   const at::NoGradGuard no_grad;
   return median_milliseconds(500, [&] {
+    exchange.begin(plan.batch(), plan.next_step());
     const StepTotals totals = exchange.reduce(plan.batch(), plan.next_step(), sums, 65536.0, {});
     for (at::Tensor& slice : exchange.slices()) slice.mul_(totals.gradient_factor);
   });
