@@ -91,47 +91,60 @@ GeneratorGuard::~GeneratorGuard() {
 }
 
 MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data,
-                                   FlatState& state, GradientBuckets& buckets, Settings settings)
+                                   FlatState& state, GradientBuckets& buckets, Settings settings,
+                                   DeviceGraphMaker make_graph)
     : module_(module),
       loss_(std::move(loss)),
       data_(data),
       state_(state),
       buckets_(buckets),
       settings_(settings),
-      mover_(state.device()) {}
+      mover_(state.device()) {
+  if (make_graph)
+    graph_.emplace(std::move(make_graph), state_,
+                   [this](const Batch& batch, const MicroBatchGraph::FactorOf& factor_of) {
+                     return differentiate(batch, factor_of);
+                   });
+}
 
 SampleRange MicroBatchRunner::samples_of(const BatchPlan& plan, const StepShare& share, std::int64_t micro_batch) {
   const std::int64_t begin = share.first_sample + (micro_batch - share.micro_batches.begin) * plan.micro_batch_size;
   return {begin, std::min(begin + plan.micro_batch_size, share.first_sample + share.num_samples)};
 }
 
-Loss MicroBatchRunner::differentiate(const TrainingPlan& plan, const StepPlan& step, const StepShare& share,
-                                     std::int64_t micro_batch, double loss_scale, bool overflow_drill,
-                                     std::uint64_t& sample_mark) {
-  const std::int64_t size = plan.batch().micro_batch_size;
-  const SampleRange positions = samples_of(plan.batch(), share, micro_batch);
+MicroBatchRunner::MicroBatch MicroBatchRunner::load(const TrainingPlan& plan, const StepPlan& step,
+                                                    const StepShare& share, std::int64_t index,
+                                                    std::uint64_t& sample_mark) {
+  const SampleRange positions = samples_of(plan.batch(), share, index);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(positions.end - positions.begin));
   plan.sample_ids(step.epoch, positions.begin, ids);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     sample_mark += lockstep::sample_mark(step.epoch, positions.begin + static_cast<std::int64_t>(i), ids[i]);
     ids[i] -= settings_.first_id;
   }
-
   state_.restore_buffers();
-  seed_generators(state_.device(), micro_batch_seed(settings_.seed, step.step, micro_batch));
-  const Batch batch = mover_.move(data_.get(ids));
+  seed_generators(state_.device(), micro_batch_seed(settings_.seed, step.step, index));
+  const auto num_samples = static_cast<double>(ids.size());
+  return {mover_.move(data_.get(ids)), num_samples, num_samples / static_cast<double>(plan.batch().micro_batch_size)};
+}
+
+Loss MicroBatchRunner::differentiate(const Batch& batch, const MicroBatchGraph::FactorOf& factor_of) {
   Loss loss = [&] {
     const AutocastGuard autocast(settings_.precision, state_.device().type());
     return loss_(batch);
   }();
-  // A short micro-batch weighs each of its samples like a full one; a weighted sum is divided once, at the end.
-  const double weight = loss.weight ? 1.0 : static_cast<double>(ids.size()) / static_cast<double>(size);
   const bool is_double = loss.value.scalar_type() == at::kDouble;
   const at::Tensor value = is_double ? loss.value : loss.value.to(at::kFloat);
-  std::optional<OverflowDrill> drill;
-  if (overflow_drill && micro_batch + 1 == step.num_micro_batches) drill.emplace(state_);
-  value.backward(at::scalar_tensor(loss_scale * weight, value.options()));
+  value.backward(factor_of(loss).to(value.scalar_type()));
   return loss;
+}
+
+Loss MicroBatchRunner::differentiate(const MicroBatch& micro_batch, double loss_scale) {
+  return differentiate(micro_batch.batch, [&](const Loss& loss) {
+    // A short micro-batch weighs each of its samples like a full one; a weighted sum is divided once, at the end.
+    const double factor = loss.weight ? loss_scale : loss_scale * micro_batch.fraction;
+    return at::scalar_tensor(factor, loss.value.options().dtype(at::kDouble));
+  });
 }
 
 MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share,
@@ -141,24 +154,32 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
   sums.share = share.micro_batches;
   sums.counter_counts.assign(state_.loose().size(), 0.0);
   TreeAccumulator accumulator(step.num_micro_batches, share.micro_batches);
-  const auto micro_batch_size = static_cast<double>(plan.batch().micro_batch_size);
   try {
     for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
       const bool is_last = index + 1 == share.micro_batches.end;
-      buckets_.begin(accumulator.next(), is_last ? on_whole : GradientBuckets::WholeBucket());
-      const Loss loss = differentiate(plan, step, share, index, loss_scale, overflow_drill, sums.sample_mark);
-      const SampleRange positions = samples_of(plan.batch(), share, index);
-      const auto num_samples = static_cast<double>(positions.end - positions.begin);
-      const auto kind = loss.weight ? MicroBatchSums::LossKind::weighted : MicroBatchSums::LossKind::mean;
+      const GradientBuckets::WholeBucket on_bucket = is_last ? on_whole : GradientBuckets::WholeBucket();
+      const TreeAccumulator::Deposit where = accumulator.next();
+      const MicroBatch micro_batch = load(plan, step, share, index, sums.sample_mark);
+      const bool is_drill = overflow_drill && index + 1 == step.num_micro_batches;
+      std::optional<Loss> loss;
+      if (graph_ && !is_drill && micro_batch.fraction == 1.0)
+        if (std::optional<at::Tensor> value = graph_->run(micro_batch.batch, loss_scale)) loss.emplace(*value);
+      buckets_.begin(where, on_bucket);
+      if (!loss) {
+        std::optional<OverflowDrill> drill;
+        if (is_drill) drill.emplace(state_);
+        loss = differentiate(micro_batch, loss_scale);
+      }
+      const auto kind = loss->weight ? MicroBatchSums::LossKind::weighted : MicroBatchSums::LossKind::mean;
       if (sums.loss_kind != MicroBatchSums::LossKind::none && sums.loss_kind != kind)
         throw Error(
             ErrorKind::do_not_requeue,
             "the loss function gave a mean for one micro-batch and a weighted sum for another (they cannot be "
             "added up): always return the same kind");
       sums.loss_kind = kind;
-      sums.losses.push_back(loss.value.detach());
-      sums.weights.push_back(loss.weight ? *loss.weight : num_samples);
-      buckets_.finish(num_samples / micro_batch_size);
+      sums.losses.push_back(loss->value.detach());
+      sums.weights.push_back(loss->weight ? *loss->weight : micro_batch.num_samples);
+      buckets_.finish(micro_batch.fraction);
       const std::vector<double> counts = state_.counts();
       for (std::size_t i = 0; i < counts.size(); ++i)
         sums.counter_counts[i] = std::max(sums.counter_counts[i], counts[i]);
@@ -182,7 +203,10 @@ std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const
                                                                            bool overflow_drill) {
   for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
     std::uint64_t unused = 0;
-    const Loss loss = differentiate(plan, step, share, index, loss_scale, overflow_drill, unused);
+    const MicroBatch micro_batch = load(plan, step, share, index, unused);
+    std::optional<OverflowDrill> drill;
+    if (overflow_drill && index + 1 == step.num_micro_batches) drill.emplace(state_);
+    const Loss loss = differentiate(micro_batch, loss_scale);
     std::vector<std::string> names;
     if (!std::isfinite(loss.value.item<double>())) names.push_back("the loss");
     for (const FlatGroup& group : state_.groups())

@@ -15,6 +15,7 @@
 #include "runtime/train/flat_state.hpp"
 #include "runtime/train/gradient_buckets.hpp"
 #include "runtime/train/loss.hpp"
+#include "runtime/train/micro_batch_graph.hpp"
 #include "runtime/train/precision.hpp"
 
 namespace lockstep {
@@ -43,7 +44,7 @@ class MicroBatchRunner {
   };
 
   MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data, FlatState& state,
-                   GradientBuckets& buckets, Settings settings);
+                   GradientBuckets& buckets, Settings settings, DeviceGraphMaker make_graph = {});
 
   /// The samples of a micro-batch of `share`: where they are in the epoch's order, and how many.
   static SampleRange samples_of(const BatchPlan& plan, const StepShare& share, std::int64_t micro_batch);
@@ -53,6 +54,9 @@ class MicroBatchRunner {
   /// done with (GradientBuckets::begin).
   MicroBatchSums run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, double loss_scale,
                      bool overflow_drill, const GradientBuckets::WholeBucket& on_whole);
+
+  /// Why micro-batches do not run as a graph although they should; told once.
+  std::optional<std::string> take_note() { return graph_ ? graph_->take_note() : std::nullopt; }
 
   /// The first micro-batch of `share` whose gradient (or loss) is not finite, found by running the share again; what
   /// was not finite is named. For messages only: it overwrites slot 0.
@@ -64,9 +68,20 @@ class MicroBatchRunner {
                                          double loss_scale, bool overflow_drill);
 
  private:
-  /// Forward and backward of one micro-batch; gradients stay in the module's tensors.
-  Loss differentiate(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, std::int64_t micro_batch,
-                     double loss_scale, bool overflow_drill, std::uint64_t& sample_mark);
+  /// What a micro-batch works on.
+  struct MicroBatch {
+    Batch batch;
+    double num_samples = 0.0;
+    double fraction = 1.0;  ///< of a full micro-batch
+  };
+
+  /// Reads it, with buffers and random numbers as a micro-batch finds them.
+  MicroBatch load(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, std::int64_t index,
+                  std::uint64_t& sample_mark);
+
+  /// Forward and backward pass; without listening buckets gradients stay in the module's tensors.
+  Loss differentiate(const MicroBatch& micro_batch, double loss_scale);
+  Loss differentiate(const Batch& batch, const MicroBatchGraph::FactorOf& factor_of);
 
   torch::nn::Module& module_;
   LossFunction loss_;
@@ -75,6 +90,7 @@ class MicroBatchRunner {
   GradientBuckets& buckets_;
   Settings settings_;
   BatchMover mover_;
+  std::optional<MicroBatchGraph> graph_;
 };
 
 /// Puts LibTorch's default generators, the host's and the device's, back to where they were: training seeds them for

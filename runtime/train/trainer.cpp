@@ -94,7 +94,8 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
       host_slices_(state_, optimizer_),
       micro_batches_(module, loss_, data, state_, buckets_,
-                     {options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())}),
+                     {options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())},
+                     options_.make_graph),
       exchange_(state_, buckets_, communicator) {
   if (!resume_from) return;
   restore_state(*resume_from, state_, optimizer_, host_slices_, communicator_);
@@ -119,6 +120,7 @@ StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events
     exchange_.begin(plan_.batch(), step);
     const MicroBatchSums sums = micro_batches_.run(plan_, step, share, scale, drill,
                                                    [this](const Bucket& bucket) { exchange_.start(bucket); });
+    if (const auto note = micro_batches_.take_note()) tell(events, *note);
     const StepTotals totals = exchange_.reduce(plan_.batch(), step, sums, scale, mine);
     agreed_ = totals.flags;
     report.loss = totals.loss;

@@ -44,7 +44,8 @@ struct TrainerOptions {
   std::int64_t max_nonfinite = 3;               ///< steps in a row that NonfinitePolicy::skip may drop
   std::int64_t evaluation_batch_size = 0;       ///< samples of a forward pass of an evaluation; 0: the micro-batch's
   std::set<std::int64_t> overflow_drill_steps;  ///< steps, from 0, whose first attempt is made to overflow (a drill)
-  AttributeGroup resolved_options;              ///< stored as they are, for people
+  DeviceGraphMaker make_graph;      ///< full micro-batches run as one graph of the device; absent: kernel by kernel
+  AttributeGroup resolved_options;  ///< stored as they are, for people
 };
 
 /// A step that is over.
