@@ -79,6 +79,13 @@ StepPlan TrainingPlan::next_step() const {
   return step;
 }
 
+std::optional<StepPlan> TrainingPlan::step_after_next() const {
+  TrainingPlan ahead(state_);
+  ahead.stream_samples_ = stream_samples_;
+  ahead.complete_step(/*applied=*/true);
+  return ahead.finished() ? std::nullopt : std::optional(ahead.next_step());
+}
+
 void TrainingPlan::complete_step(bool applied, std::int64_t attempts) {
   assert(!finished() && attempts >= 1);
   Progress& progress = state_.progress;

@@ -63,6 +63,9 @@ class TrainingPlan {
   /// The next step. Requires !finished().
   StepPlan next_step() const;
 
+  /// The one after it, if there is one and the next one is applied: for reading ahead.
+  std::optional<StepPlan> step_after_next() const;
+
   /// Moves past next_step(). `applied` is false for a dropped update; `attempts` counts the tries it took.
   void complete_step(bool applied, std::int64_t attempts = 1);
 

@@ -19,19 +19,24 @@
 namespace lockstep {
 namespace {
 
-/// The host, which draws too (augmentation), and the device where there is one.
-std::vector<c10::Device> generator_devices(c10::Device device) {
-  std::vector<c10::Device> devices = {c10::Device(at::kCPU)};
-  if (!device.is_cpu()) devices.push_back(device);
-  return devices;
+at::Generator generator_of(c10::Device device) { return at::globalContext().defaultGenerator(device); }
+
+void seed_generator(c10::Device device, std::uint64_t seed) {
+  at::Generator generator = generator_of(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
 }
 
-void seed_generators(c10::Device device, std::uint64_t seed) {
-  for (const c10::Device& of : generator_devices(device)) {
-    at::Generator generator = at::globalContext().defaultGenerator(of);
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(seed);
-  }
+at::Tensor generator_state(c10::Device device) {
+  at::Generator generator = generator_of(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(c10::Device device, const at::Tensor& state) {
+  at::Generator generator = generator_of(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
 }
 
 /// While it lives, makes the first gradient that the backward pass brings infinite.
@@ -75,19 +80,13 @@ std::string first_of(const std::vector<std::string>& names) {
 }  // namespace
 
 GeneratorGuard::GeneratorGuard(c10::Device device) {
-  for (const c10::Device& of : generator_devices(device)) {
-    at::Generator generator = at::globalContext().defaultGenerator(of);
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    states_.emplace_back(of, generator.get_state());
-  }
+  // The host draws too (augmentation).
+  states_.emplace_back(at::kCPU, generator_state(at::kCPU));
+  if (!device.is_cpu()) states_.emplace_back(device, generator_state(device));
 }
 
 GeneratorGuard::~GeneratorGuard() {
-  for (const auto& [of, state] : states_) {
-    at::Generator generator = at::globalContext().defaultGenerator(of);
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(state);
-  }
+  for (const auto& [device, state] : states_) set_generator_state(device, state);
 }
 
 MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data,
@@ -112,20 +111,44 @@ SampleRange MicroBatchRunner::samples_of(const BatchPlan& plan, const StepShare&
   return {begin, std::min(begin + plan.micro_batch_size, share.first_sample + share.num_samples)};
 }
 
-MicroBatchRunner::MicroBatch MicroBatchRunner::load(const TrainingPlan& plan, const StepPlan& step,
-                                                    const StepShare& share, std::int64_t index,
-                                                    std::uint64_t& sample_mark) {
+MicroBatchRunner::MicroBatch MicroBatchRunner::read(const TrainingPlan& plan, const StepPlan& step,
+                                                    const StepShare& share, std::int64_t index) {
+  MicroBatch micro_batch;
+  micro_batch.step = step.step;
+  micro_batch.index = index;
   const SampleRange positions = samples_of(plan.batch(), share, index);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(positions.end - positions.begin));
   plan.sample_ids(step.epoch, positions.begin, ids);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    sample_mark += lockstep::sample_mark(step.epoch, positions.begin + static_cast<std::int64_t>(i), ids[i]);
+    micro_batch.sample_mark += sample_mark(step.epoch, positions.begin + static_cast<std::int64_t>(i), ids[i]);
     ids[i] -= settings_.first_id;
   }
+  micro_batch.num_samples = static_cast<double>(ids.size());
+  micro_batch.fraction = micro_batch.num_samples / static_cast<double>(plan.batch().micro_batch_size);
+  seed_generator(at::kCPU, micro_batch_seed(settings_.seed, step.step, index));
+  micro_batch.batch = mover_.move(data_.get(ids));
+  return micro_batch;
+}
+
+void MicroBatchRunner::read_ahead(const TrainingPlan& plan, const StepPlan& step, const StepShare& share) {
+  const bool is_there = ahead_ && ahead_->step == step.step;  // read during an earlier attempt at this step
+  if (is_there || share.micro_batches.size() == 0) return;
+  try {
+    ahead_ = read(plan, step, share, share.micro_batches.begin);
+    ahead_->host_generator = generator_state(at::kCPU);
+  } catch (const std::exception&) {
+    ahead_.reset();  // thrown again when its turn has come
+  }
+}
+
+MicroBatchRunner::MicroBatch MicroBatchRunner::load(const TrainingPlan& plan, const StepPlan& step,
+                                                    const StepShare& share, std::int64_t index) {
   state_.restore_buffers();
-  seed_generators(state_.device(), micro_batch_seed(settings_.seed, step.step, index));
-  const auto num_samples = static_cast<double>(ids.size());
-  return {mover_.move(data_.get(ids)), num_samples, num_samples / static_cast<double>(plan.batch().micro_batch_size)};
+  if (!state_.device().is_cpu()) seed_generator(state_.device(), micro_batch_seed(settings_.seed, step.step, index));
+  if (!ahead_ || ahead_->step != step.step || ahead_->index != index) return read(plan, step, share, index);
+  MicroBatch micro_batch = *std::exchange(ahead_, std::nullopt);
+  set_generator_state(at::kCPU, micro_batch.host_generator);
+  return micro_batch;
 }
 
 Loss MicroBatchRunner::differentiate(const Batch& batch, const MicroBatchGraph::FactorOf& factor_of) {
@@ -159,7 +182,8 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
       const bool is_last = index + 1 == share.micro_batches.end;
       const GradientBuckets::WholeBucket on_bucket = is_last ? on_whole : GradientBuckets::WholeBucket();
       const TreeAccumulator::Deposit where = accumulator.next();
-      const MicroBatch micro_batch = load(plan, step, share, index, sums.sample_mark);
+      const MicroBatch micro_batch = load(plan, step, share, index);
+      sums.sample_mark += micro_batch.sample_mark;
       const bool is_drill = overflow_drill && index + 1 == step.num_micro_batches;
       std::optional<Loss> loss;
       if (graph_ && !is_drill && micro_batch.fraction == 1.0)
@@ -202,8 +226,7 @@ std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const
                                                                            const StepShare& share, double loss_scale,
                                                                            bool overflow_drill) {
   for (std::int64_t index = share.micro_batches.begin; index < share.micro_batches.end; ++index) {
-    std::uint64_t unused = 0;
-    const MicroBatch micro_batch = load(plan, step, share, index, unused);
+    const MicroBatch micro_batch = load(plan, step, share, index);
     std::optional<OverflowDrill> drill;
     if (overflow_drill && index + 1 == step.num_micro_batches) drill.emplace(state_);
     const Loss loss = differentiate(micro_batch, loss_scale);

@@ -55,6 +55,9 @@ class MicroBatchRunner {
   MicroBatchSums run(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, double loss_scale,
                      bool overflow_drill, const GradientBuckets::WholeBucket& on_whole);
 
+  /// Reads the first micro-batch of a coming step while the device still computes.
+  void read_ahead(const TrainingPlan& plan, const StepPlan& step, const StepShare& share);
+
   /// Why micro-batches do not run as a graph although they should; told once.
   std::optional<std::string> take_note() { return graph_ ? graph_->take_note() : std::nullopt; }
 
@@ -70,14 +73,19 @@ class MicroBatchRunner {
  private:
   /// What a micro-batch works on.
   struct MicroBatch {
+    std::int64_t step = 0;
+    std::int64_t index = 0;
     Batch batch;
     double num_samples = 0.0;
     double fraction = 1.0;  ///< of a full micro-batch
+    std::uint64_t sample_mark = 0;
+    at::Tensor host_generator;  ///< its state after the samples were read: augmentation draws from it
   };
 
-  /// Reads it, with buffers and random numbers as a micro-batch finds them.
-  MicroBatch load(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, std::int64_t index,
-                  std::uint64_t& sample_mark);
+  MicroBatch read(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, std::int64_t index);
+
+  /// Reads it, unless it was read ahead; buffers and random numbers are then as a micro-batch finds them.
+  MicroBatch load(const TrainingPlan& plan, const StepPlan& step, const StepShare& share, std::int64_t index);
 
   /// Forward and backward pass; without listening buckets gradients stay in the module's tensors.
   Loss differentiate(const MicroBatch& micro_batch, double loss_scale);
@@ -91,6 +99,7 @@ class MicroBatchRunner {
   Settings settings_;
   BatchMover mover_;
   std::optional<MicroBatchGraph> graph_;
+  std::optional<MicroBatch> ahead_;
 };
 
 /// Puts LibTorch's default generators, the host's and the device's, back to where they were: training seeds them for

@@ -90,7 +90,8 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       plan_(plan_for(options_, data, communicator, resume_from)),
       scaler_(scaler_for(options_, resume_from)),
       state_(module, communicator, slots_for(plan_.batch())),
-      buckets_(state_, overlaps(state_) ? options_.bucket_bytes : 0),
+      reads_ahead_(overlaps(state_)),
+      buckets_(state_, reads_ahead_ ? options_.bucket_bytes : 0),
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
       host_slices_(state_, optimizer_),
       micro_batches_(module, loss_, data, state_, buckets_,
@@ -121,6 +122,7 @@ StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events
     const MicroBatchSums sums = micro_batches_.run(plan_, step, share, scale, drill,
                                                    [this](const Bucket& bucket) { exchange_.start(bucket); });
     if (const auto note = micro_batches_.take_note()) tell(events, *note);
+    read_ahead();
     const StepTotals totals = exchange_.reduce(plan_.batch(), step, sums, scale, mine);
     agreed_ = totals.flags;
     report.loss = totals.loss;
@@ -138,6 +140,13 @@ StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events
     report.seconds = seconds_since(start);
     return report;
   }
+}
+
+void Trainer::read_ahead() {
+  if (!reads_ahead_) return;
+  if (const std::optional<StepPlan> next = plan_.step_after_next())
+    micro_batches_.read_ahead(plan_, *next,
+                              plan_.batch().share_at(next->first_sample, next->num_samples, communicator_.rank()));
 }
 
 void Trainer::apply(const StepTotals& totals, double learning_rate) {

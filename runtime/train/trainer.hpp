@@ -122,6 +122,7 @@ class Trainer {
   bool recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, const StepShare& share, bool drill,
                               const TrainerEvents& events);
   std::string culprit_text(const StepPlan& step, const StepShare& share, bool drill);
+  void read_ahead();
   void apply(const StepTotals& totals, double learning_rate);
   void save(CheckpointStore& store, const RunControl& control);
 
@@ -132,6 +133,7 @@ class Trainer {
   TrainingPlan plan_;
   LossScaler scaler_;
   FlatState state_;
+  bool reads_ahead_;  ///< transfers, and with them the device's work, go on while the host reads
   GradientBuckets buckets_;
   ShardedOptimizer optimizer_;
   HostSlices host_slices_;

@@ -1,11 +1,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "runtime/train/block_squares.hpp"
 #include "tests/support/mpi_main.hpp"
@@ -102,6 +104,51 @@ TEST(Overlap, ParametersWithoutAGradientHoldNothingUp) {
   EarlyStart communicator(*below);
   EXPECT_EQ(digest_of_partly_used(communicator), expected);
   EXPECT_GE(starts_of(communicator.log()), 4 * 2);
+}
+
+/// Adds noise when a sample is read, as augmentation does, and tells how often samples were read.
+class NoisyDataset final : public Dataset {
+ public:
+  std::int64_t num_samples() const override { return 45; }
+  Batch get(std::span<const std::int64_t> ids) const override {
+    ++num_reads;
+    const auto count = static_cast<std::int64_t>(ids.size());
+    const at::Tensor classes = at::tensor(at::ArrayRef<std::int64_t>(ids.data(), ids.size()), at::kLong).remainder(5);
+    return {at::randn({count, 1, 8, 8}).add(classes.view({-1, 1, 1, 1})), classes};
+  }
+  mutable std::int64_t num_reads = 0;
+};
+
+/// With `overflows` a step is tried twice, and read once more to find what was not finite.
+std::string digest_of_noisy(Communicator& communicator, const std::set<std::int64_t>& overflows) {
+  TrainingCase what{.name = "mlp", .model = TrainingCase::mlp(), .options = {}};  // with dropout
+  what.options.precision = Precision::fp16;
+  what.options.loss_scaler.init_scale = 64;  // no other step overflows
+  what.options.overflow_drill_steps = overflows;
+  const NoisyDataset data;
+  const auto model = make_model(what.model, 11);
+  Trainer trainer(*model, make_loss("cross-entropy", *model), data, what.resolved(), communicator);
+  std::int64_t num_micro_batches = 0;
+  while (!trainer.plan().finished()) {
+    const StepReport report = trainer.take_step();
+    const StepShare share =
+        trainer.plan().batch().share_at(report.plan.first_sample, report.plan.num_samples, communicator.rank());
+    num_micro_batches += share.micro_batches.size();
+  }
+  if (overflows.empty()) {
+    EXPECT_EQ(data.num_reads, num_micro_batches);
+  }
+  return weights_digest(*model);
+}
+
+TEST(Overlap, ReadingAheadChangesNoRandomNumber) {
+  for (const std::set<std::int64_t>& overflows : {std::set<std::int64_t>{}, {0, 2}}) {
+    OneProcessCommunicator alone;
+    const std::string expected = digest_of_noisy(alone, overflows);
+    const auto below = make(CommunicatorKind::automatic);
+    EarlyStart communicator(*below);
+    EXPECT_EQ(digest_of_noisy(communicator, overflows), expected);
+  }
 }
 
 TEST(Overlap, AFailedMicroBatchIsThrownOnAllRanksAndLeavesNoTransferOut) {
