@@ -1,15 +1,30 @@
 #include "runtime/comm/flat_memory.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+
+#include "runtime/comm/transfer_pieces.hpp"
 
 namespace lockstep {
 
 Slice slice_of(const FlatLayout& layout, int num_ranks, int rank) {
   const LeafRange blocks = share_of(layout.num_blocks, num_ranks, rank);
   return {blocks.begin * layout.block_elements, blocks.end * layout.block_elements};
+}
+
+Slice part_of(const Slice& slice, std::size_t index, std::int64_t max_elements) {
+  const std::vector<std::int64_t> pieces = transfer_pieces(slice.size(), max_elements);
+  if (index >= pieces.size()) return {slice.end, slice.end};
+  const std::int64_t begin = slice.begin + static_cast<std::int64_t>(index) * max_elements;
+  return {begin, begin + pieces[index]};
+}
+
+Slice intersection(const Slice& a, const Slice& b) {
+  const Slice shared = {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  return shared.size() > 0 ? shared : Slice{b.begin, b.begin};
 }
 
 std::size_t buffer_bytes(const FlatLayout& layout) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "runtime/comm/aligned_buffer.hpp"
@@ -10,6 +11,12 @@ namespace lockstep {
 
 /// The slice of the flat state that `rank` owns: whole blocks, dealt as share_of() deals.
 Slice slice_of(const FlatLayout& layout, int num_ranks, int rank);
+
+/// The elements of `slice` that travel in round `index`, when a round takes `max_elements`; none after the last.
+Slice part_of(const Slice& slice, std::size_t index, std::int64_t max_elements);
+
+/// The elements that two slices share; none, at the begin of `b`, where they share none.
+Slice intersection(const Slice& a, const Slice& b);
 
 /// Bytes of one flat buffer, rounded up to whole pages, so that each of a row of buffers starts on a page.
 std::size_t buffer_bytes(const FlatLayout& layout);

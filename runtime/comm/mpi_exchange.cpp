@@ -12,14 +12,6 @@ namespace {
 
 constexpr int gradient_tag = 1;
 
-/// The elements of `slice` that travel in round `index`, when a round takes `max_elements`; none after the last.
-Slice part_of(const Slice& slice, std::size_t index, std::int64_t max_elements) {
-  const std::vector<std::int64_t> pieces = transfer_pieces(slice.size(), max_elements);
-  if (index >= pieces.size()) return {slice.end, slice.end};
-  const std::int64_t begin = slice.begin + static_cast<std::int64_t>(index) * max_elements;
-  return {begin, begin + pieces[index]};
-}
-
 }  // namespace
 
 MpiExchange::MpiExchange(MpiCommunicator& communicator, const FlatLayout& layout, std::vector<int> num_slots)

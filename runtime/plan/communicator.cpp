@@ -44,13 +44,6 @@ Failure run(const std::function<void()>& work) {
   }
 }
 
-/// "rank 3", "ranks 0, 2, 5".
-std::string name_ranks(const std::vector<int>& ranks) {
-  std::string names = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) names += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return names;
-}
-
 }  // namespace
 
 std::vector<std::string> gather_texts(Communicator& communicator, const std::string& mine) {
@@ -77,6 +70,12 @@ std::string broadcast_text(Communicator& communicator, const std::string& mine, 
   std::string text = communicator.rank() == root ? mine : std::string(static_cast<std::size_t>(size), '\0');
   communicator.broadcast(std::as_writable_bytes(std::span(text)), root);
   return text;
+}
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  std::string names = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) names += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return names;
 }
 
 void agree(Communicator& communicator, const std::function<void()>& work) {

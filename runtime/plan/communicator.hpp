@@ -110,6 +110,9 @@ std::vector<std::string> gather_texts(Communicator& communicator, const std::str
 /// **Collective.** The text of rank `root`, on all ranks.
 std::string broadcast_text(Communicator& communicator, const std::string& mine, int root = 0);
 
+/// "rank 3", "ranks 0, 2, 5". Local call.
+std::string name_ranks(const std::vector<int>& ranks);
+
 /// **Collective.** Runs `work` on this rank and waits for all: when it threw on any rank, all ranks throw one Error
 /// that carries the texts of the failing ranks and the gravest of their kinds. Use it around work that may fail on
 /// one rank alone (files, memory); `work` itself must not communicate.

@@ -43,6 +43,7 @@ constexpr Names<LrScaling, 3> scaling_names{
 constexpr Names<ScheduleFrom, 3> source_names{{{ScheduleFrom::must_agree, "must-agree"},
                                                {ScheduleFrom::checkpoint, "checkpoint"},
                                                {ScheduleFrom::command_line, "command-line"}}};
+constexpr Names<ReductionOrder, 2> order_names{{{ReductionOrder::exact, "exact"}, {ReductionOrder::fast, "fast"}}};
 constexpr std::array<ScheduleKind, 16> schedule_kinds = [] {
   std::array<ScheduleKind, 16> kinds{};
   for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = schedule_names[i].first;
@@ -77,6 +78,7 @@ std::string name_of(ShuffleKind kind) { return find_name(shuffle_names, kind); }
 std::string name_of(RankChangePolicy policy) { return find_name(policy_names, policy); }
 std::string name_of(LrScaling scaling) { return find_name(scaling_names, scaling); }
 std::string name_of(ScheduleFrom source) { return find_name(source_names, source); }
+std::string name_of(ReductionOrder order) { return find_name(order_names, order); }
 
 ScheduleKind schedule_kind_from(std::string_view name) {
   return find_choice(schedule_names, name, "learning rate schedule");
@@ -90,6 +92,9 @@ LrScaling lr_scaling_from(std::string_view name) {
 }
 ScheduleFrom schedule_from_from(std::string_view name) {
   return find_choice(source_names, name, "source of the schedule");
+}
+ReductionOrder reduction_order_from(std::string_view name) {
+  return find_choice(order_names, name, "order of a reduction");
 }
 
 std::span<const ScheduleKind> all_schedule_kinds() { return schedule_kinds; }

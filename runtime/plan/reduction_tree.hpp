@@ -6,6 +6,12 @@
 
 namespace lockstep {
 
+/// The order in which the ranks' gradients are added up.
+enum class ReductionOrder {
+  exact,  ///< the tree below: the same bits on any number of ranks
+  fast    ///< whatever the network does best: the last bits depend on the ranks. Host memory is summed exactly anyway
+};
+
 /// Half-open range of micro-batch indices (leaves) of one step: a rank's share.
 struct LeafRange {
   std::int64_t begin = 0;
