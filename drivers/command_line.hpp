@@ -74,8 +74,8 @@ CLI::Option* add_reals(CLI::App& app, const std::string& name, std::vector<doubl
 
 /// An option that takes one of `choices`: `parse` turns a name into its choice or throws Error(usage), name_of()
 /// gives the names that are listed behind `help`.
-template <class Choice>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, Choice& target, Choice (*parse)(std::string_view),
+template <class Choice, class Target>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Target& target, Choice (*parse)(std::string_view),
                         const std::vector<Choice>& choices, const std::string& help) {
   std::string names;
   for (const Choice choice : choices) names += text(names.empty() ? "" : ", ", name_of(choice));

@@ -17,6 +17,7 @@
 #include "runtime/comm/slurm_environment.hpp"
 #include "runtime/comm/stop_signals.hpp"
 #include "runtime/train/host_memory.hpp"
+#include "runtime/train/numerics.hpp"
 
 namespace {
 
@@ -66,6 +67,8 @@ int main(int argc, char** argv) {
   SlurmEnvironment environment;
   std::optional<double> allocation_end_seconds;
   try {
+    resolve_device_options(command);
+    if (command.deterministic) use_deterministic_algorithms();
     signals.emplace(parse_stop_signals(command.stop_signals));
     environment = SlurmEnvironment::read();
     // Asks Slurm through a child process, which MPI does not like once it runs.

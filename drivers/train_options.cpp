@@ -6,17 +6,22 @@
 
 #include "drivers/command_line.hpp"
 #include "drivers/plan_flags.hpp"
+#include "runtime/plan/option_names.hpp"
 
 namespace lockstep {
 
 // The trainer's choices by name, for add_choice().
 static std::string name_of(OverflowPolicy policy) { return policy == OverflowPolicy::retry ? "retry" : "skip"; }
 static std::string name_of(NonfinitePolicy policy) { return policy == NonfinitePolicy::error ? "error" : "skip"; }
+static std::string name_of(DeviceKind kind) {
+  return kind == DeviceKind::automatic ? "auto" : kind == DeviceKind::cpu ? "cpu" : "cuda";
+}
 
 namespace {
 
 constexpr const char* checkpoint_group = "Checkpoints";
 constexpr const char* launch_group = "This launch";
+constexpr const char* device_group = "Devices";
 
 constexpr Range<double> not_negative{0.0, std::numeric_limits<double>::max()};
 constexpr Range<double> below_one{0.0, 1.0};
@@ -40,6 +45,10 @@ OverflowPolicy overflow_policy_from(std::string_view value) {
 }
 NonfinitePolicy nonfinite_policy_from(std::string_view value) {
   return choice_from(value, {NonfinitePolicy::error, NonfinitePolicy::skip});
+}
+
+DeviceKind device_kind_from(std::string_view value) {
+  return choice_from(value, {DeviceKind::automatic, DeviceKind::cpu, DeviceKind::cuda});
 }
 
 /// An option that takes one of some words, in any case and with hyphens or underscores.
@@ -215,7 +224,6 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
   add_count(app, "--max-restarts-without-progress", command.max_restarts_without_progress, kNotNegative,
             "Launches that may begin at the same step before exit code 86; 0: no limit. Default: 3")
       ->group(group);
-  add_word(app, "--device", command.device, {"auto", "cpu"}, "Where to compute. Default: auto")->group(group);
   add_word(app, "--communicator", command.communicator, {"auto", "mpi", "shared-memory"},
            "How ranks exchange gradients. Default: auto: shared memory where all are on one node")
       ->group(group);
@@ -238,7 +246,45 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
       ->group(group);
 }
 
+void add_device_flags(CLI::App& app, TrainCommand& command) {
+  const std::string group = device_group;
+  add_choice(app, "--device", command.device, &device_kind_from,
+             {DeviceKind::automatic, DeviceKind::cpu, DeviceKind::cuda},
+             "Where to compute, one device a rank. Default: auto: CUDA where every rank sees a device, else the CPU")
+      ->group(group);
+  add_choice(app, "--reduction", command.reduction, &reduction_order_from,
+             {ReductionOrder::exact, ReductionOrder::fast},
+             "Order in which the ranks' gradients are added: the same for any number of ranks, or NCCL's. The CPU is "
+             "always exact. Default: fast, exact with --deterministic")
+      ->group(group);
+  app.add_flag(
+         "--deterministic", command.deterministic,
+         "Only algorithms that give the same bits whenever they run (slower); with the exact reduction a run is "
+         "then the same on any number of devices")
+      ->group(group);
+  add_count(app, "--bucket-cap-mb", command.bucket_cap_mb, kPositive,
+            "Gradients leave in pieces of so many MiB while the backward pass goes on. Default: 25")
+      ->group(group);
+  app.add_flag("--cuda-graph", command.cuda_graph,
+               "Launch a full micro-batch as one CUDA graph; where it cannot be recorded, a line says so")
+      ->group(group);
+  add_real(app, "--communication-timeout", command.device_settings.timeout_seconds, not_negative,
+           "Seconds after which a device's transfer is given up and the missing ranks are named; 0: never. Default: "
+           "600")
+      ->group(group);
+}
+
 }  // namespace
+
+void resolve_device_options(TrainCommand& command) {
+  if (command.deterministic && command.reduction == ReductionOrder::fast)
+    throw Error(ErrorKind::usage,
+                "--deterministic and --reduction fast contradict each other (the fast order may change from run to "
+                "run): leave one of them out");
+  command.device_settings.reduction =
+      command.reduction.value_or(command.deterministic ? ReductionOrder::exact : ReductionOrder::fast);
+  command.trainer.bucket_bytes = command.bucket_cap_mb << 20;
+}
 
 void add_train_flags(CLI::App& app, TrainCommand& command) {
   command.trainer.evaluation_batch_size = 256;
@@ -249,12 +295,14 @@ void add_train_flags(CLI::App& app, TrainCommand& command) {
   add_precision_flags(app, command);
   add_checkpoint_flags(app, command);
   add_launch_flags(app, command);
+  add_device_flags(app, command);
 }
 
 AttributeGroup resolved_options(const CLI::App& app) {
   AttributeGroup options;
   for (const CLI::Option* option : app.get_options()) {
-    const bool defines_the_run = option->get_group() != launch_group && option->get_group() != checkpoint_group;
+    const bool defines_the_run = option->get_group() != launch_group && option->get_group() != checkpoint_group &&
+                                 option->get_group() != device_group;
     if (option->count() == 0 || option->get_name().empty() || !defines_the_run) continue;
     std::string joined;
     for (const std::string& value : option->results()) joined += (joined.empty() ? "" : ",") + value;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "drivers/train_models.hpp"
+#include "runtime/comm/make_communicator.hpp"
 #include "runtime/train/trainer.hpp"
 
 namespace lockstep {
@@ -46,7 +47,13 @@ struct TrainCommand {
   double deadline_margin_seconds = 30.0;
   std::int64_t max_restarts_without_progress = 3;
 
-  std::string device = "auto";
+  DeviceKind device = DeviceKind::automatic;
+  DeviceSettings device_settings;
+  std::optional<ReductionOrder> reduction;
+  bool deterministic = false;
+  std::int64_t bucket_cap_mb = 25;
+  bool cuda_graph = false;
+
   std::string communicator = "auto";  ///< "auto", "mpi", "shared-memory"
   std::int64_t num_threads = 1;
   std::string progress = "auto";  ///< "auto", "bar", "lines"
@@ -58,6 +65,9 @@ struct TrainCommand {
 
 /// Adds lockstep-train's options to `app`, in help groups; `command` must outlive the parse.
 void add_train_flags(CLI::App& app, TrainCommand& command);
+
+/// Settles the options of devices. Throws Error(usage) where they contradict each other.
+void resolve_device_options(TrainCommand& command);
 
 /// The given options that define the run (not this launch of it, nor how it is saved), for the checkpoint and for
 /// people.

@@ -24,6 +24,7 @@
 #include "runtime/comm/stall_guard.hpp"
 #include "runtime/comm/stop_files.hpp"
 #include "runtime/comm/stop_request.hpp"
+#include "runtime/plan/option_names.hpp"
 #include "runtime/train/state_snapshot.hpp"
 #include "runtime/train/tensor_types.hpp"
 #include "runtime/train/weights_digest.hpp"
@@ -164,7 +165,8 @@ class Launch {
         session_(session),
         environment_(environment),
         drills_(parse_drills(command.inject)),
-        communicator_(make_communicator(session, communicator_kind_of(command.communicator),
+        communicator_(make_communicator(session, communicator_kind_of(command.communicator), command.device,
+                                        command.device_settings,
                                         [this](const std::string& line) { notes_.push_back(line); })),
         deadline_(end, command.deadline_margin_seconds),
         signals_(signals) {
@@ -239,6 +241,9 @@ void Launch::tell_start(const std::string& data_line, const Model& model, const 
   say(text("lockstep     ", LOCKSTEP_VERSION, ", ", session_.num_ranks(),
            session_.num_ranks() == 1 ? " rank" : " ranks", " (", hosts, "), ", communicator_->name(), ", LibTorch ",
            TORCH_VERSION, ", ", command_.num_threads, command_.num_threads == 1 ? " thread" : " threads", " a rank"));
+  if (communicator_->device_index())
+    say(text("device       one a rank, reduction ", name_of(command_.device_settings.reduction),
+             command_.deterministic ? ", deterministic" : "", command_.cuda_graph ? ", CUDA graphs" : ""));
   if (environment_.in_job()) say("slurm        " + environment_.describe());
   for (const std::string& note : notes_) say("note         " + note);
   say("data         " + data_line);
@@ -312,6 +317,8 @@ int Launch::tell_end(const Trainer& trainer, const Model& model, RunOutcome outc
 int Launch::run() {
   for (const std::string& warning : check_launch(environment_, session_.num_ranks())) notes_.push_back(warning);
   notes_.insert(notes_.end(), command_.unused_options.begin(), command_.unused_options.end());
+  if (!communicator_->device_index() && command_.reduction == ReductionOrder::fast)
+    notes_.push_back("--reduction fast has no effect on the CPU, where the exact order costs nothing");
   std::unique_ptr<Hdf5Dataset> data = open_data(*communicator_, command_.train_data, command_);
   std::unique_ptr<Hdf5Dataset> validation_file;
   if (!command_.validation_data.empty())
@@ -319,6 +326,7 @@ int Launch::run() {
 
   TrainerOptions options = command_.trainer;
   options.overflow_drill_steps = drills_.overflow_steps;
+  if (command_.cuda_graph) options.make_graph = [this] { return communicator_->make_graph(); };
   std::shared_ptr<Model> model;
   const ModelOptions model_options = resolve_model(command_, *communicator_, *data);
   agree(*communicator_, [&] { model = make_model(model_options, options.plan.seed); });

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/plan/device_graph.hpp"
 #include "runtime/plan/element_type.hpp"
 #include "runtime/plan/reduction_tree.hpp"
 
@@ -99,6 +100,9 @@ class Communicator {
   /// Rank r brings counts[r] bytes; `all` receives them in rank order. `counts` is the same on all ranks.
   virtual void all_gather(std::span<const std::byte> mine, std::span<const std::size_t> counts,
                           std::span<std::byte> all) = 0;
+
+  /// An empty graph of the device; null where there is no device, or it has none. Local call.
+  virtual std::unique_ptr<DeviceGraph> make_graph() { return nullptr; }
 
   /// Makes the memory of a flat state.
   virtual std::unique_ptr<FlatExchange> make_exchange(const FlatLayout& layout) = 0;

@@ -20,7 +20,7 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
-/// Makes an empty graph of the run's device.
+/// Makes an empty graph of the run's device; null where that is not possible.
 using DeviceGraphMaker = std::function<std::unique_ptr<DeviceGraph>()>;
 
 }  // namespace lockstep

@@ -52,6 +52,7 @@ void MicroBatchGraph::record(const Batch& batch) {
   batch_ = {batch.inputs.clone(), batch.targets.clone()};
   factor_ = at::empty({}, at::TensorOptions().dtype(at::kDouble).device(state_.device()));
   std::unique_ptr<DeviceGraph> graph = make_graph_();
+  if (!graph) throw Error(ErrorKind::usage, "nothing here computes by graphs");
   graph->record([this] {
     const at::AutoGradMode with_gradients(true);
     const Loss loss = passes_(batch_, [this](const Loss& of) {

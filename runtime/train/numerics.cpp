@@ -1,8 +1,11 @@
 #include "runtime/train/numerics.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <torch/version.h>
+
+#include <cstdlib>
 
 namespace lockstep {
 namespace {
@@ -21,6 +24,17 @@ AttributeGroup numerics_of(Precision precision, c10::Device device) {
           {"intra_op_threads", std::int64_t{at::get_num_threads()}},
           {"precision", name_of(precision)},
           {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)}};
+}
+
+void use_deterministic_algorithms() {
+  // cuBLAS reads it when it is first used; without a workspace of its own it may choose by what is free.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(/*b=*/true, /*warn_only=*/false);
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  context.setAllowTF32CuBLAS(false);
+  context.setAllowTF32CuDNN(false);
 }
 
 std::vector<std::string> numerics_notes(const AttributeTree& stored, const AttributeGroup& today) {
