@@ -35,9 +35,12 @@ std::string normalized(std::string_view value) {
 
 template <class Choice>
 Choice choice_from(std::string_view value, std::initializer_list<Choice> choices) {
-  for (const Choice choice : choices)
+  std::string names;
+  for (const Choice choice : choices) {
     if (name_of(choice) == normalized(value)) return choice;
-  throw Error(ErrorKind::usage, text("'", value, "' is not known"));
+    names += text(names.empty() ? "" : ", ", name_of(choice));
+  }
+  throw Error(ErrorKind::usage, text("'", value, "' is not known: take one of ", names));
 }
 
 OverflowPolicy overflow_policy_from(std::string_view value) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/plan/device_graph.hpp"
 #include "runtime/plan/element_type.hpp"
 #include "runtime/plan/reduction_tree.hpp"
 
@@ -85,6 +86,9 @@ class DeviceApi {
   /// with the same bits. `out` may be one of the inputs. What the arguments refer to need not outlive the call.
   virtual void evaluate_tree(const TreeProgram& program, ElementType type, std::span<const std::byte* const> inputs,
                              std::int64_t num_elements, std::byte* out) = 0;
+
+  /// An empty graph for the caller's work; null where the device has none.
+  virtual std::unique_ptr<DeviceGraph> make_graph() { return nullptr; }
 
   virtual ChannelId make_channel_id() = 0;  ///< on one rank, for all
   /// Begins to connect the ranks; the channel's state tells when it is done. The device must outlive the channel.

@@ -52,6 +52,7 @@ class DeviceCommunicator final : public Communicator {
                   std::span<std::byte> all) override {
     control_.all_gather(mine, counts, all);
   }
+  std::unique_ptr<DeviceGraph> make_graph() override { return device_->make_graph(); }
   std::unique_ptr<FlatExchange> make_exchange(const FlatLayout& layout) override;
 
   // For the exchange, which says what travels; the order of the queues is kept here. All local calls but

@@ -7,6 +7,7 @@
 
 #include "runtime/cuda/caller_stream.hpp"
 #include "runtime/cuda/cuda_error.hpp"
+#include "runtime/cuda/cuda_graph.hpp"
 #include "runtime/cuda/nccl_channel.hpp"
 #include "runtime/cuda/tree_kernel.hpp"
 #include "runtime/plan/error.hpp"
@@ -118,6 +119,11 @@ void CudaDevice::evaluate_tree(const TreeProgram& program, ElementType type, std
                                std::int64_t num_elements, std::byte* out) {
   make_current();
   launch_tree(program, type, inputs, num_elements, out, transfer_stream_);
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::make_graph() {
+  make_current();
+  return make_cuda_graph();
 }
 
 DeviceApi::ChannelId CudaDevice::make_channel_id() {

@@ -30,6 +30,8 @@ class CudaDevice final : public DeviceApi {
   void evaluate_tree(const TreeProgram& program, ElementType type, std::span<const std::byte* const> inputs,
                      std::int64_t num_elements, std::byte* out) override;
 
+  std::unique_ptr<DeviceGraph> make_graph() override;
+
   ChannelId make_channel_id() override;
   std::unique_ptr<DeviceChannel> connect(const ChannelId& id, int num_ranks, int rank) override;
 
