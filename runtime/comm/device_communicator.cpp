@@ -151,7 +151,7 @@ void DeviceCommunicator::wait_until(const std::function<bool()>& is_done) {
     const double waited = clock_.seconds() - start;
     if (channel_->state() == ChannelState::failed) fail(text("the network failed: ", channel_->problem()));
     if (settings_.timeout_seconds > 0.0 && waited > settings_.timeout_seconds) {
-      fail(text("it was not done within ", settings_.timeout_seconds, " s, --communication-timeout"));
+      fail(text("not done within ", settings_.timeout_seconds, " s, --communication-timeout"));
     }
     const bool may_communicate = session_.any_thread_may_communicate() || std::this_thread::get_id() == owner_;
     if (waited > patient_seconds && may_communicate && roll_call_.is_called()) {

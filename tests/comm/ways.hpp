@@ -7,19 +7,28 @@
 #include <ostream>
 #include <span>
 
+#include "runtime/comm/device_communicator.hpp"
 #include "runtime/comm/mpi_communicator.hpp"
 #include "runtime/comm/one_process_communicator.hpp"
 #include "runtime/comm/shared_memory_communicator.hpp"
+#include "tests/comm/fake_device.hpp"
 #include "tests/support/mpi_main.hpp"
 
 namespace lockstep::test {
 
 /// Every way the ranks of a test can talk to each other.
-enum class Way { one_process, mpi, mpi_in_small_pieces, shared_memory, shared_memory_without_room };
+enum class Way {
+  one_process,
+  mpi,
+  mpi_in_small_pieces,
+  shared_memory,
+  shared_memory_without_room,
+  device  ///< a fake one, in exact order, that does at once what it is asked for
+};
 
 inline std::ostream& operator<<(std::ostream& stream, Way way) {
-  constexpr const char* names[] = {"OneProcess", "Mpi", "MpiInSmallPieces", "SharedMemory",
-                                   "SharedMemoryWithoutRoom"};
+  constexpr const char* names[] = {"OneProcess", "Mpi", "MpiInSmallPieces", "SharedMemory", "SharedMemoryWithoutRoom",
+                                   "Device"};
   return stream << names[static_cast<int>(way)];
 }
 
@@ -36,6 +45,9 @@ inline std::unique_ptr<Communicator> make(
       return std::make_unique<SharedMemoryCommunicator>(session(), report);
     case Way::shared_memory_without_room:
       return std::make_unique<SharedMemoryCommunicator>(session(), report, 4096);
+    case Way::device:
+      return std::make_unique<DeviceCommunicator>(session(), std::make_unique<FakeDevice>(session(), Pace::at_once),
+                                                  DeviceSettings{ReductionOrder::exact});
   }
   return nullptr;
 }
@@ -76,7 +88,7 @@ class OnEveryWay : public testing::TestWithParam<Way> {
   INSTANTIATE_TEST_SUITE_P(                                                                     \
       Ways, Suite,                                                                              \
       testing::Values(Way::one_process, Way::mpi, Way::mpi_in_small_pieces, Way::shared_memory, \
-                      Way::shared_memory_without_room),                                         \
+                      Way::shared_memory_without_room, Way::device),                            \
       [](const testing::TestParamInfo<Way>& info) { return testing::PrintToString(info.param); })
 
 }  // namespace lockstep::test
