@@ -3,7 +3,8 @@
     walls.py includes ROOT                     no room includes what it must not know
     walls.py top-level ROOT                    the top level holds what it is meant to hold
     walls.py machine-paths ROOT                no file names a folder of somebody's machine
-    walls.py linked PROGRAM --without NAME...  the program itself links no library whose name begins so
+    walls.py linked PROGRAM [--without NAME...] [--with NAME...]
+                                               the program itself links no library whose name begins so, or all of these
 
 Each prints one line a finding and exits 1 when there is one. Standard library only.
 """
@@ -40,8 +41,8 @@ OPERATING_SYSTEM = set(
 class Room:
     """What the files of one folder may include; names ending in "/" stand for all below them."""
 
-    def __init__(self, rooms, libraries=(), headers=STANDARD, only_in=None):
-        self.rooms = tuple(f"{room}/" for room in rooms)
+    def __init__(self, rooms, libraries=(), headers=STANDARD, only_in=None, doors=()):
+        self.rooms = tuple(f"{room}/" for room in rooms) + tuple(doors)  # doors: single headers of another room
         self.libraries = tuple(libraries)
         self.headers = headers
         self.only_in = only_in or {}  # library -> prefix of the files that may include it
@@ -64,7 +65,12 @@ ROOMS = {
         ["runtime/plan", "runtime/comm"],
         libraries=["mpi.h"],
         headers=STANDARD | OPERATING_SYSTEM,
-        only_in={"nccl.h": "nccl_", "cuda": "nccl_"},
+    ),
+    "runtime/cuda": Room(
+        ["runtime/plan", "runtime/cuda"],
+        libraries=["cuda_runtime_api.h", "nccl.h"],
+        only_in={"c10/cuda/": "caller_stream."},
+        doors=["runtime/comm/device_api.hpp", "runtime/comm/device_plugin.hpp"],
     ),
     "runtime/train": Room(
         ["runtime/plan", "runtime/train"], libraries=["torch/", "ATen/", "c10/", "xxhash.h", "malloc.h"]
@@ -165,12 +171,14 @@ def needed_libraries(program):
     return re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
 
 
-def check_linked(program, forbidden):
+def check_linked(program, forbidden, wanted=()):
     needed = needed_libraries(program)
     if not needed:
         return [f"{program} has no dynamic section: nothing was checked"]
-    return [f"{program} is linked with {library}" for library in needed
-            if any(library.startswith(f"lib{name}") for name in forbidden)]
+    findings = [f"{program} is linked with {library}" for library in needed
+                if any(library.startswith(f"lib{name}") for name in forbidden)]
+    return findings + [f"{program} is not linked with lib{name}" for name in wanted
+                       if not any(library.startswith(f"lib{name}") for library in needed)]
 
 
 def main(arguments):
@@ -180,11 +188,12 @@ def main(arguments):
         commands.add_parser(command).add_argument("root", type=Path)
     linked = commands.add_parser("linked")
     linked.add_argument("program")
-    linked.add_argument("--without", nargs="+", required=True)
+    linked.add_argument("--without", nargs="+", default=[])
+    linked.add_argument("--with", nargs="+", default=[], dest="wanted")
     options = parser.parse_args(arguments)
 
     if options.command == "linked":
-        findings = check_linked(options.program, options.without)
+        findings = check_linked(options.program, options.without, options.wanted)
     elif options.command == "includes":
         findings = check_includes(options.root.resolve())
     else:

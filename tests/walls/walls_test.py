@@ -17,6 +17,8 @@ class Includes(unittest.TestCase):
         self.root = Path(self.folder.name).resolve()
         self.write("runtime/plan/number.hpp", "#pragma once\n#include <vector>\n")
         self.write("runtime/comm/ranks.hpp", '#pragma once\n#include <mpi.h>\n#include "runtime/plan/number.hpp"\n')
+        self.write("runtime/comm/device_api.hpp", '#pragma once\n#include "runtime/plan/number.hpp"\n')
+        self.write("runtime/cuda/device.hpp", '#include <nccl.h>\n#include "runtime/comm/device_api.hpp"\n')
         self.write("runtime/train/loop.hpp", '#include <ATen/ops/zeros.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("io/file.hpp", '#include <hdf5.h>\n#include <unistd.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("drivers/main.cpp", '#include <CLI/CLI.hpp>\n#include "io/file.hpp"\n#include <unistd.h>\n')
@@ -45,8 +47,10 @@ class Includes(unittest.TestCase):
             "runtime/plan": ["<mpi.h>", "<torch/torch.h>", "<hdf5.h>", "<fstream>", "<chrono>", "<unistd.h>",
                              '"runtime/comm/ranks.hpp"', '"io/file.hpp"'],
             "runtime/comm": ["<torch/torch.h>", "<ATen/ATen.h>", "<hdf5.h>", "<nccl.h>", "<cuda_runtime.h>",
-                             '"runtime/train/loop.hpp"', '"io/file.hpp"'],
-            "runtime/train": ["<mpi.h>", "<hdf5.h>", '"runtime/comm/ranks.hpp"', '"io/file.hpp"'],
+                             '"runtime/train/loop.hpp"', '"runtime/cuda/device.hpp"', '"io/file.hpp"'],
+            "runtime/cuda": ["<mpi.h>", "<torch/torch.h>", "<c10/cuda/CUDAStream.h>", "<hdf5.h>",
+                             '"runtime/comm/ranks.hpp"', '"runtime/train/loop.hpp"', '"io/file.hpp"'],
+            "runtime/train": ["<mpi.h>", "<nccl.h>", '"runtime/cuda/device.hpp"', "<hdf5.h>", '"runtime/comm/ranks.hpp"', '"io/file.hpp"'],
             "io": ["<torch/torch.h>", "<c10/util/Half.h>", '"runtime/comm/ranks.hpp"', '"runtime/train/loop.hpp"'],
         }
         for room, includes in wrong.items():
@@ -66,8 +70,8 @@ class Includes(unittest.TestCase):
         self.assertEqual(walls.check_includes(self.root),
                          ["runtime/plan/number.cpp:1: the first include is vector, not the file's own header"])
 
-    def test_lets_only_the_nccl_file_include_nccl(self):
-        self.write("runtime/comm/nccl_communicator.cpp", "#include <nccl.h>\n#include <cuda_runtime_api.h>\n")
+    def test_lets_one_file_of_a_room_include_what_the_others_must_not(self):
+        self.write("runtime/cuda/caller_stream.cpp", "#include <c10/cuda/CUDAStream.h>\n")
         self.assertEqual(walls.check_includes(self.root), [])
 
     def test_an_empty_tree_is_a_finding(self):
@@ -112,6 +116,8 @@ class Linked(unittest.TestCase):
         self.assertTrue(any(library.startswith("libc.") for library in libraries), libraries)
         self.assertEqual(walls.check_linked(program, ["torch"]), [])
         self.assertEqual(walls.check_linked(program, ["c.so"]), [f"{program} is linked with libc.so.6"])
+        self.assertEqual(walls.check_linked(program, [], ["c.so"]), [])
+        self.assertEqual(walls.check_linked(program, [], ["nccl"]), [f"{program} is not linked with libnccl"])
 
     def test_a_program_that_cannot_be_read_is_an_error(self):
         with self.assertRaises(subprocess.CalledProcessError), contextlib.redirect_stderr(io.StringIO()):
