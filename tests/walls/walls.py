@@ -45,7 +45,7 @@ class Room:
         self.rooms = tuple(f"{room}/" for room in rooms) + tuple(doors)  # doors: single headers of another room
         self.libraries = tuple(libraries)
         self.headers = headers
-        self.only_in = only_in or {}  # library -> prefix of the files that may include it
+        self.only_in = only_in or {}  # library -> prefix (or prefixes) of the files that may include it
 
     def allows(self, file_name, name, is_quoted):
         if is_quoted:
@@ -69,7 +69,7 @@ ROOMS = {
     "runtime/cuda": Room(
         ["runtime/plan", "runtime/cuda"],
         libraries=["cuda_runtime_api.h", "nccl.h"],
-        only_in={"c10/cuda/": "caller_stream."},
+        only_in={"c10/cuda/": ("caller_stream.", "cuda_graph."), "ATen/cuda/": "cuda_graph."},
         doors=["runtime/comm/device_api.hpp", "runtime/comm/device_plugin.hpp"],
     ),
     "runtime/train": Room(
