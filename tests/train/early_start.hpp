@@ -31,6 +31,7 @@ class EarlyStartExchange final : public FlatExchange {
   void start_reduce(const TreeProgram& program, Slice range, std::byte* out) override {
     log_.push_back("[" + std::to_string(range.begin) + ", " + std::to_string(range.end) + ")");
     started_.push_back({&program, range, out, bytes_of(program, range)});
+    below_->start_reduce(program, range, out);
   }
 
   void reduce_slice(const TreeProgram& program, std::byte* out) override {
@@ -75,7 +76,8 @@ class EarlyStartExchange final : public FlatExchange {
   std::vector<Started> started_;
 };
 
-/// A communicator whose exchanges take transfers early. The one below must outlive it.
+/// A communicator whose exchanges take transfers early. The one below must outlive it; it may be that of a device in
+/// host memory, which then passes for the host.
 class EarlyStart final : public Communicator {
  public:
   explicit EarlyStart(Communicator& below) : below_(below) {}

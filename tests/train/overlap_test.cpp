@@ -9,7 +9,9 @@
 #include <numeric>
 #include <set>
 
+#include "runtime/comm/device_communicator.hpp"
 #include "runtime/train/block_squares.hpp"
+#include "tests/comm/fake_device.hpp"
 #include "tests/support/mpi_main.hpp"
 #include "tests/train/broken_training.hpp"
 #include "tests/train/early_start.hpp"
@@ -44,6 +46,35 @@ TEST(Overlap, WholeBucketsLeaveInOneOrderOnAllRanksAndChangeNoBit) {
     run.advance(result);
     EXPECT_EQ(result, expected) << what.name << " over " << communicator.name();
   }
+}
+
+/// A training whose gradients and weights go through a device's exchange, in several buckets.
+TrainingResult over_device(TrainingCase what, ReductionOrder order) {
+  what.options.bucket_bytes = 1024;
+  DeviceSettings settings;
+  settings.reduction = order;
+  DeviceCommunicator device(session(), std::make_unique<FakeDevice>(session(), Pace::at_once), settings);
+  EarlyStart communicator(device);
+  TrainingRun run(what, communicator);
+  TrainingResult result;
+  run.advance(result);
+  return result;
+}
+
+TEST(Overlap, TheExactOrderOfADeviceGivesTheBitsOfTheHost) {
+  for (const ModelOptions& model : {TrainingCase::mlp(), TrainingCase::cnn()}) {
+    const TrainingCase what{.name = model.kind, .model = model, .options = {}};
+    EXPECT_EQ(over_device(what, ReductionOrder::exact), unbroken(what)) << what.name;
+  }
+}
+
+TEST(Overlap, TheFastOrderOfADeviceGivesTheSameTrainingButForRounding) {
+  const TrainingCase what{.name = "mlp", .model = TrainingCase::mlp(), .options = {}};
+  const TrainingResult expected = unbroken(what);
+  const TrainingResult result = over_device(what, ReductionOrder::fast);
+  EXPECT_EQ(result.rates, expected.rates);
+  ASSERT_EQ(result.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-4);
 }
 
 TEST(Overlap, OneBucketWhenTheyMayBeLarge) {
