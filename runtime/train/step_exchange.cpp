@@ -103,45 +103,45 @@ void StepExchange::start(const Bucket& bucket) {
     exchange.start_reduce(*program_, bucket.range, static_cast<std::byte*>(slices_[bucket.group].data_ptr()));
 }
 
-StepExchange::Numbers StepExchange::fetch(const MicroBatchSums& sums) {
-  Numbers numbers;
-  const bool on_host = state_.device().is_cpu();
-  std::vector<at::Tensor> on_device;  // in the order in which they are taken off again
-  if (on_host) {
-    for (const at::Tensor& loss : sums.losses) numbers.losses.push_back(loss.item<double>());
-  } else if (!sums.losses.empty()) {
-    on_device.push_back(at::stack(sums.losses).to(at::kDouble));
+std::vector<double> StepExchange::losses_and_squares(const MicroBatchSums& sums) {
+  const auto num_blocks = [this](std::size_t g) {
+    return slices_[g].numel() / state_.groups()[g].layout.block_elements;
+  };
+  if (state_.device().is_cpu()) {
+    std::vector<double> numbers;
+    for (const at::Tensor& loss : sums.losses) numbers.push_back(loss.item<double>());
+    for (std::size_t g = 0; g < slices_.size(); ++g)
+      for (const double sum :
+           block_squares_on_host(slices_[g], num_blocks(g), state_.groups()[g].layout.block_elements))
+        numbers.push_back(sum);
+    return numbers;
   }
-  std::vector<std::int64_t> num_blocks;
+  std::vector<at::Tensor> on_device;
+  if (!sums.losses.empty()) on_device.push_back(at::stack(sums.losses).to(at::kDouble));
+  for (std::size_t g = 0; g < slices_.size(); ++g)
+    on_device.push_back(block_squares_on_device(slices_[g], num_blocks(g), state_.groups()[g].layout.block_elements));
+  communicator_.wait_for_device();
+  const at::Tensor numbers = at::cat(on_device).cpu();
+  return {numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel()};
+}
+
+StepExchange::Numbers StepExchange::fetch(const MicroBatchSums& sums) {
+  const std::vector<double> all = losses_and_squares(sums);
+  auto next = all.begin();
+  const auto take = [&next](std::int64_t count) {
+    const auto first = next;
+    next += count;
+    return std::vector<double>(first, next);
+  };
+  Numbers numbers;
+  numbers.losses = take(static_cast<std::int64_t>(sums.losses.size()));
   for (std::size_t g = 0; g < slices_.size(); ++g) {
     const FlatGroup& group = state_.groups()[g];
-    const std::int64_t block = group.layout.block_elements;
-    const std::int64_t all = group.slice().size() / block;
-    num_blocks.push_back(group.parameter_slice().size() / block);
-    // Those of the buffers' blocks only tell whether they are finite.
-    if (on_host)
-      numbers.squares.push_back(block_squares_on_host(slices_[g], all, block));
-    else
-      on_device.push_back(block_squares_on_device(slices_[g], all, block));
-  }
-  if (!on_host) {
-    communicator_.wait_for_device();
-    const at::Tensor fetched = at::cat(on_device).cpu();
-    const double* next = fetched.const_data_ptr<double>();
-    const auto take = [&next](std::int64_t count) { return std::vector<double>(next, next + count); };
-    numbers.losses = take(static_cast<std::int64_t>(sums.losses.size()));
-    next += sums.losses.size();
-    for (std::size_t g = 0; g < slices_.size(); ++g) {
-      numbers.squares.push_back(take(slices_[g].numel() / state_.groups()[g].layout.block_elements));
-      next += numbers.squares.back().size();
-    }
-  }
-  for (std::size_t g = 0; g < slices_.size(); ++g) {
-    std::vector<double>& squares = numbers.squares[g];
-    const auto buffers_begin = squares.begin() + num_blocks[g];
-    numbers.buffers_finite &=
-        std::all_of(buffers_begin, squares.end(), [](double sum) { return std::isfinite(sum); });
-    squares.erase(buffers_begin, squares.end());
+    const std::int64_t num_parameter_blocks = group.parameter_slice().size() / group.layout.block_elements;
+    numbers.squares.push_back(take(num_parameter_blocks));
+    // Of the buffers' blocks only this is asked.
+    for (const double sum : take(slices_[g].numel() / group.layout.block_elements - num_parameter_blocks))
+      numbers.buffers_finite &= std::isfinite(sum);
   }
   return numbers;
 }

@@ -65,6 +65,9 @@ class StepExchange {
   };
   Numbers fetch(const MicroBatchSums& sums);
 
+  /// The losses, then per group the squares of all of its slice's blocks. The only wait for the device in a step.
+  std::vector<double> losses_and_squares(const MicroBatchSums& sums);
+
   FlatState& state_;
   const GradientBuckets& buckets_;
   Communicator& communicator_;
