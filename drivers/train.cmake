@@ -9,5 +9,5 @@ add_executable(lockstep-train
   train_report.cpp
   train_run.cpp)
 target_link_libraries(lockstep-train PRIVATE lockstep_models lockstep_command_line lockstep::comm lockstep::io
-                                             nlohmann_json::nlohmann_json)
+                                             lockstep::launch nlohmann_json::nlohmann_json)
 target_compile_definitions(lockstep-train PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")

@@ -14,8 +14,8 @@
 #include "drivers/train_options.hpp"
 #include "drivers/train_run.hpp"
 #include "runtime/comm/mpi_session.hpp"
-#include "runtime/comm/slurm_environment.hpp"
-#include "runtime/comm/stop_signals.hpp"
+#include "runtime/launch/slurm_environment.hpp"
+#include "runtime/launch/stop_signals.hpp"
 #include "runtime/train/host_memory.hpp"
 #include "runtime/train/numerics.hpp"
 

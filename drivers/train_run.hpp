@@ -4,8 +4,8 @@
 
 #include "drivers/train_options.hpp"
 #include "runtime/comm/mpi_session.hpp"
-#include "runtime/comm/slurm_environment.hpp"
-#include "runtime/comm/stop_signals.hpp"
+#include "runtime/launch/slurm_environment.hpp"
+#include "runtime/launch/stop_signals.hpp"
 
 namespace lockstep {
 

@@ -175,5 +175,19 @@ TEST(DevicePlugin, ProgramWithoutOneSaysHowToGetIt) {
                  {DevicePlugin::is_expected() ? "was not found" : "was built without CUDA"});
 }
 
+TEST(Cases, C094DevicePerRank) {
+  for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(device_of_rank(1, rank, DeviceSharing::refused), 0);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(device_of_rank(4, rank, DeviceSharing::refused), rank);
+  try {
+    device_of_rank(4, 5, DeviceSharing::refused);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find("more ranks than devices"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(device_of_rank(4, 5, DeviceSharing::allowed), 1);
+  for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(device_of_rank(0, rank, DeviceSharing::refused), -1);
+}
+
 }  // namespace
 }  // namespace lockstep::test

@@ -66,6 +66,7 @@ ROOMS = {
         libraries=["mpi.h"],
         headers=STANDARD | OPERATING_SYSTEM,
     ),
+    "runtime/launch": Room(["runtime/plan", "runtime/launch"], headers=STANDARD | OPERATING_SYSTEM),
     "runtime/cuda": Room(
         ["runtime/plan", "runtime/cuda"],
         libraries=["cuda_runtime_api.h", "nccl.h"],

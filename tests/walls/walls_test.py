@@ -18,6 +18,7 @@ class Includes(unittest.TestCase):
         self.write("runtime/plan/number.hpp", "#pragma once\n#include <vector>\n")
         self.write("runtime/comm/ranks.hpp", '#pragma once\n#include <mpi.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("runtime/comm/device_api.hpp", '#pragma once\n#include "runtime/plan/number.hpp"\n')
+        self.write("runtime/launch/signals.hpp", '#include <unistd.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("runtime/cuda/device.hpp", '#include <nccl.h>\n#include "runtime/comm/device_api.hpp"\n')
         self.write("runtime/train/loop.hpp", '#include <ATen/ops/zeros.h>\n#include "runtime/plan/number.hpp"\n')
         self.write("io/file.hpp", '#include <hdf5.h>\n#include <unistd.h>\n#include "runtime/plan/number.hpp"\n')
@@ -48,6 +49,7 @@ class Includes(unittest.TestCase):
                              '"runtime/comm/ranks.hpp"', '"io/file.hpp"'],
             "runtime/comm": ["<torch/torch.h>", "<ATen/ATen.h>", "<hdf5.h>", "<nccl.h>", "<cuda_runtime.h>",
                              '"runtime/train/loop.hpp"', '"runtime/cuda/device.hpp"', '"io/file.hpp"'],
+            "runtime/launch": ["<mpi.h>", "<torch/torch.h>", "<hdf5.h>", '"runtime/comm/ranks.hpp"'],
             "runtime/cuda": ["<mpi.h>", "<torch/torch.h>", "<c10/cuda/CUDAStream.h>", "<hdf5.h>",
                              '"runtime/comm/ranks.hpp"', '"runtime/train/loop.hpp"', '"io/file.hpp"'],
             "runtime/train": ["<mpi.h>", "<nccl.h>", '"runtime/cuda/device.hpp"', "<hdf5.h>", '"runtime/comm/ranks.hpp"', '"io/file.hpp"'],

@@ -1,10 +1,8 @@
-#include "runtime/comm/slurm_environment.hpp"
+#include "runtime/launch/slurm_environment.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
-
-#include "runtime/comm/device_of_rank.hpp"
 
 namespace lockstep {
 namespace {
@@ -124,20 +122,6 @@ TEST(Cases, C092JobArrays) {
   EXPECT_EQ(last.job_name(), "1234_2");
   EXPECT_EQ(first.folder_of_task("run"), std::filesystem::path("run") / "task-1");
   EXPECT_EQ(last.folder_of_task("run"), std::filesystem::path("run") / "task-2");
-}
-
-TEST(Cases, C094DevicePerRank) {
-  for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(device_of_rank(1, rank, DeviceSharing::refused), 0);
-  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(device_of_rank(4, rank, DeviceSharing::refused), rank);
-  try {
-    device_of_rank(4, 5, DeviceSharing::refused);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_NE(std::string(error.what()).find("more ranks than devices"), std::string::npos) << error.what();
-  }
-  EXPECT_EQ(device_of_rank(4, 5, DeviceSharing::allowed), 1);
-  for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(device_of_rank(0, rank, DeviceSharing::refused), -1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "runtime/comm/stall_guard.hpp"
+#include "runtime/launch/stall_guard.hpp"
 
 #include <fstream>
 #include <ios>
@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/comm/deadline.hpp"
+#include "runtime/launch/deadline.hpp"
 #include "runtime/plan/error.hpp"
 
 namespace lockstep {

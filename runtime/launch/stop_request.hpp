@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "runtime/comm/deadline.hpp"
-#include "runtime/comm/stop_files.hpp"
-#include "runtime/comm/stop_signals.hpp"
+#include "runtime/launch/deadline.hpp"
+#include "runtime/launch/stop_files.hpp"
+#include "runtime/launch/stop_signals.hpp"
 
 namespace lockstep {
 

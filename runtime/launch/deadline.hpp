@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/comm/slurm_environment.hpp"
+#include "runtime/launch/slurm_environment.hpp"
 
 namespace lockstep {
 

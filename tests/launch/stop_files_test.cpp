@@ -1,4 +1,4 @@
-#include "runtime/comm/stop_files.hpp"
+#include "runtime/launch/stop_files.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -6,8 +6,8 @@
 #include <csignal>
 #include <fstream>
 
-#include "runtime/comm/stall_guard.hpp"
-#include "runtime/comm/stop_request.hpp"
+#include "runtime/launch/stall_guard.hpp"
+#include "runtime/launch/stop_request.hpp"
 #include "runtime/plan/error.hpp"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "runtime/comm/deadline.hpp"
+#include "runtime/launch/deadline.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "runtime/comm/slurm_environment.hpp"
+#include "runtime/launch/slurm_environment.hpp"
 
 #include <charconv>
 #include <cstdlib>

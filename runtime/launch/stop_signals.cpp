@@ -1,4 +1,4 @@
-#include "runtime/comm/stop_signals.hpp"
+#include "runtime/launch/stop_signals.hpp"
 
 #include <algorithm>
 #include <cctype>

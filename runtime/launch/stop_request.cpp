@@ -1,4 +1,4 @@
-#include "runtime/comm/stop_request.hpp"
+#include "runtime/launch/stop_request.hpp"
 
 #include "runtime/plan/error.hpp"
 

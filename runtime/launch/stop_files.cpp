@@ -1,4 +1,4 @@
-#include "runtime/comm/stop_files.hpp"
+#include "runtime/launch/stop_files.hpp"
 
 #include <chrono>
 #include <fstream>
