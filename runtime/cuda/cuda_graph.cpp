@@ -1,10 +1,16 @@
 #include "runtime/cuda/cuda_graph.hpp"
 
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <exception>
+#include <mutex>
 
 namespace lockstep {
 namespace {
@@ -15,7 +21,7 @@ class CudaGraph final : public DeviceGraph {
     c10::cuda::device_synchronize();  // what is under way must not be caught up in it
     // The default stream cannot be recorded.
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
-    graph_.capture_begin();
+    graph_.capture_begin(pool_);
     try {
       work();
     } catch (...) {
@@ -28,14 +34,30 @@ class CudaGraph final : public DeviceGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  /// Leaves the device as if nothing had been recorded.
+  /// Leaves LibTorch as if nothing had been recorded.
   void give_up() noexcept {
     try {
       graph_.capture_end();
+      return;
     } catch (const std::exception&) {  // it says that the recording was broken off, which its cause has told better
+    }
+    // Thrown before it told the allocator and the generator that they are no longer recorded: the one would keep
+    // memory that other streams have used, the other refuse to draw.
+    const c10::DeviceIndex device = c10::cuda::current_device();
+    try {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_);
+      c10::cuda::CUDACachingAllocator::releasePool(device, pool_);
+    } catch (const std::exception&) {  // it had been told
+    }
+    try {
+      at::Generator generator = at::globalContext().defaultGenerator({at::kCUDA, device});
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.graphsafe_set_state(generator.clone());
+    } catch (const std::exception&) {  // there is none to mend
     }
   }
 
+  const c10::MempoolId_t pool_ = at::cuda::graph_pool_handle();
   at::cuda::CUDAGraph graph_;
 };
 

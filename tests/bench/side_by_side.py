@@ -1,9 +1,10 @@
 """Compares steps of Lockstep with steps of Python's DistributedDataParallel, in interleaved pairs of short processes.
 
-Both sides: the same model, initial weights, data and LibTorch; AdamW, fused; two ranks, each pinned to a core; one
-thread a rank. Within a pair the two run one after the other, in alternating order; what is reported is the median of
-the pairs' ratios, so that a machine that slows down for a while slows both. First steps are not timed. The ratio of
-CPU time is steadier on a busy machine, and leaves out what a side waits for.
+All sides: the same model, initial weights, data and LibTorch; AdamW, fused; one thread a rank. On the CPU two ranks,
+each pinned to a core; on devices one rank each, and Lockstep also with CUDA graphs. Within a pair the sides run one
+after the other, in changing order; what is reported is the median of the pairs' ratios, so that a machine that slows
+down for a while slows all. First steps are not timed. The ratio of CPU time is steadier on a busy machine, and leaves
+out what a side waits for.
 """
 
 import argparse
@@ -14,10 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
-
-NUM_RANKS = 2
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,23 @@ class Workload:
     samples_per_rank: int
     warmup_steps: int  # not timed
     steps: int
-    goal: float  # how many times faster than DistributedDataParallel a step is meant to be
+    goal: float | None = None  # how many times faster than DistributedDataParallel a step is meant to be
 
 
 LARGE_MLP = "mlp:784-" + 5 * "2048-" + "10"
 WORKLOADS = {
-    "small-mlp": Workload("mlp:784-256-256-10", samples_per_rank=64, warmup_steps=50, steps=600, goal=3.0),
-    "large-mlp": Workload(LARGE_MLP, samples_per_rank=64, warmup_steps=5, steps=20, goal=1.3),
-    "cnn": Workload("cnn", samples_per_rank=32, warmup_steps=10, steps=60, goal=1.2),
+    "cpu": {
+        "small-mlp": Workload("mlp:784-256-256-10", samples_per_rank=64, warmup_steps=50, steps=600, goal=3.0),
+        "large-mlp": Workload(LARGE_MLP, samples_per_rank=64, warmup_steps=5, steps=20, goal=1.3),
+        "cnn": Workload("cnn", samples_per_rank=32, warmup_steps=10, steps=60, goal=1.2),
+    },
+    "cuda": {
+        "small-mlp": Workload("mlp:784-256-256-10", samples_per_rank=64, warmup_steps=50, steps=600),
+        "large-mlp": Workload(LARGE_MLP, samples_per_rank=1024, warmup_steps=30, steps=200),
+        "cnn": Workload("cnn", samples_per_rank=256, warmup_steps=30, steps=200),
+    },
 }
+SAME_LOSS = {"cpu": 1e-5, "cuda": 1e-3}  # of the first batch, relative
 
 
 def free_port():
@@ -44,85 +52,150 @@ def free_port():
 
 
 class Side:
-    """One of the two programs; run() starts it on all ranks and gives its report."""
+    """One of the programs; run() starts it on all ranks and gives rank 0's report."""
 
-    def __init__(self, command):
+    def __init__(self, command, options, launcher=()):
         self.command = command
+        self.device = options.device
+        self.num_ranks = options.ranks
+        self.launcher = launcher  # none: every rank is started here, with RANK and WORLD_SIZE set
 
     def run(self, workload, weights):
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo",
                            OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        command = ["mpirun", "-n", str(NUM_RANKS), "--bind-to", "core", *self.command, "--model", workload.model,
-                   "--samples-per-rank", str(workload.samples_per_rank), "--steps", str(workload.steps),
-                   "--warmup-steps", str(workload.warmup_steps), "--weights", str(weights)]
-        output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
-        return json.loads(output.stdout.splitlines()[-1])
+        num_samples = max(4096, 4 * workload.samples_per_rank * self.num_ranks)
+        command = [*self.launcher, *self.command, "--model", workload.model, "--device", self.device,
+                   "--samples-per-rank", str(workload.samples_per_rank), "--num-samples", str(num_samples),
+                   "--steps", str(workload.steps), "--warmup-steps", str(workload.warmup_steps),
+                   "--weights", str(weights)]
+        processes = []
+        for rank in range(1 if self.launcher else self.num_ranks):
+            of_rank = {} if self.launcher else {"RANK": str(rank), "WORLD_SIZE": str(self.num_ranks)}
+            processes.append(subprocess.Popen(command, env={**environment, **of_rank}, stdout=subprocess.PIPE,
+                                              text=True))
+        try:
+            output = [process.communicate(timeout=600)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        if any(process.returncode for process in processes):
+            sys.exit(f"{' '.join(command)} ended with exit code {[process.returncode for process in processes]}.")
+        return json.loads(output[0].splitlines()[-1])
 
 
-def measure(name, workload, python, lockstep, num_pairs, folder):
-    """Runs the pairs of one workload and gives the figures of the report."""
-    weights = folder / f"{name}.weights"
-    subprocess.run([*python.command, "--model", workload.model, "--weights", str(weights), "--export-weights"],
-                   check=True)
-    pairs = []
-    for i in range(num_pairs):
-        sides = [python, lockstep] if i % 2 == 0 else [lockstep, python]
-        reports = {side: side.run(workload, weights) for side in sides}
-        pairs.append((reports[python], reports[lockstep]))
-        if not same_loss(*pairs[-1]):
-            sys.exit(f"{name}: the two sides do not compute the same: the loss before the first step is "
-                     f"{pairs[-1][0]['first_loss']} in Python and {pairs[-1][1]['first_loss']} here.")
-        print(f"  {name} {i + 1}/{num_pairs}: {ratio(pairs[-1]):.2f}", file=sys.stderr, flush=True)
-    ratios = [ratio(pair) for pair in pairs]
-    cpu_ratios = [ratio(pair, "cpu_seconds_per_step") for pair in pairs]
-    lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
-    return {
-        "workload": name, "model": workload.model, "samples_per_rank": workload.samples_per_rank, "pairs": num_pairs,
-        "python_ms": 1e3 * statistics.median(pair[0]["seconds_per_step"] for pair in pairs),
-        "lockstep_ms": 1e3 * statistics.median(pair[1]["seconds_per_step"] for pair in pairs),
-        "ratio": middle, "lower_quartile": lower, "upper_quartile": upper, "goal": workload.goal,
-        "cpu_ratio": statistics.median(cpu_ratios),
-    }
+class Comparison:
+    """The pairs of one workload, and the figures of the report."""
+
+    def __init__(self, name, device, sides, folder):
+        self.name = name
+        self.workload = WORKLOADS[device][name]
+        self.tolerance = SAME_LOSS[device]
+        self.sides = sides
+        self.weights = folder / f"{name}.weights"
+        self.pairs = []
+        subprocess.run([*sides["python"].command, "--model", self.workload.model, "--weights", str(self.weights),
+                        "--export-weights"], check=True)
+
+    def run_pair(self):
+        first = len(self.pairs) % len(self.sides)
+        names = list(self.sides)
+        pair = {name: self.sides[name].run(self.workload, self.weights) for name in names[first:] + names[:first]}
+        self.pairs.append(pair)
+        expected = pair["python"]["first_loss"]
+        for name, report in pair.items():
+            if abs(report["first_loss"] - expected) > self.tolerance * abs(expected):
+                sys.exit(f"{self.name}: the sides do not compute the same: the loss before the first step is "
+                         f"{expected} in Python and {report['first_loss']} in {name}.")
+        print(f"  {self.name} {len(self.pairs)}: " +
+              ", ".join(f"{ratio(pair, name):.2f}" for name in names if name != "python"), file=sys.stderr, flush=True)
+
+    def figures(self):
+        ratios = [ratio(pair, "lockstep") for pair in self.pairs]
+        quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else 3 * ratios
+        figures = {
+            "workload": self.name, "model": self.workload.model, "samples_per_rank": self.workload.samples_per_rank,
+            "pairs": len(self.pairs), "python_ms": self.milliseconds("python"),
+            "lockstep_ms": self.milliseconds("lockstep"), "ratio": quartiles[1], "lower_quartile": quartiles[0],
+            "upper_quartile": quartiles[2], "goal": self.workload.goal,
+            "cpu_ratio": statistics.median(ratio(pair, "lockstep", "cpu_seconds_per_step") for pair in self.pairs),
+        }
+        if "lockstep with CUDA graphs" in self.sides:
+            figures["graph_ms"] = self.milliseconds("lockstep with CUDA graphs")
+            figures["graph_ratio"] = statistics.median(ratio(pair, "lockstep with CUDA graphs") for pair in self.pairs)
+        return figures
+
+    def milliseconds(self, side):
+        return 1e3 * statistics.median(pair[side]["seconds_per_step"] for pair in self.pairs)
 
 
-def ratio(pair, figure="seconds_per_step"):
-    python_report, lockstep_report = pair
-    return python_report[figure] / lockstep_report[figure]
+def ratio(pair, side, figure="seconds_per_step"):
+    return pair["python"][figure] / pair[side][figure]
 
 
-def same_loss(python_report, lockstep_report):
-    return abs(python_report["first_loss"] - lockstep_report["first_loss"]) <= 1e-5 * abs(python_report["first_loss"])
+def make_sides(options):
+    binding = "core" if options.device == "cpu" else "none"
+    launcher = [options.mpirun, "-n", str(options.ranks), "--bind-to", binding]
+    python = [sys.executable, str(Path(__file__).with_name("ddp.py"))]
+    if options.device == "cpu":
+        return {"python": Side(python, options, launcher), "lockstep": Side([options.step_bench], options, launcher)}
+    ours = launcher if options.ranks > 1 else ()
+    return {"python": Side(python, options), "lockstep": Side([options.step_bench], options, ours),
+            "lockstep with CUDA graphs": Side([options.step_bench, "--cuda-graph"], options, ours)}
+
+
+def run_pairs(comparisons, num_pairs, time_limit):
+    """Rounds of one pair of each workload, no more than fit into the time."""
+    start = time.monotonic()
+    longest = 0.0
+    for _ in range(num_pairs):
+        begin = time.monotonic()
+        if time_limit and begin - start + longest > time_limit:
+            break
+        for comparison in comparisons:
+            comparison.run_pair()
+        longest = max(longest, time.monotonic() - begin)
+
+
+def print_table(rows):
+    line = "{:<11}{:>13}{:>13}{:>12}{:>8}  {:<12}{:>5}{:>11}{:>14}"
+    print(line.format("workload", "samples/rank", "Python DDP", "Lockstep", "ratio", "quartiles", "goal", "CPU ratio",
+                      "CUDA graphs" if "graph_ms" in rows[0] else "").rstrip())
+    for row in rows:
+        graphs = f"{row['graph_ms']:.2f} ms" if "graph_ms" in row else ""
+        print(line.format(row["workload"], row["samples_per_rank"], f"{row['python_ms']:.2f} ms",
+                          f"{row['lockstep_ms']:.2f} ms", f"{row['ratio']:.2f}",
+                          f"{row['lower_quartile']:.2f}-{row['upper_quartile']:.2f}", row["goal"] or "-",
+                          f"{row['cpu_ratio']:.2f}", graphs).rstrip())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step-bench", required=True, help="the program built from step_bench.cpp")
+    parser.add_argument("--device", choices=WORKLOADS, default="cpu")
+    parser.add_argument("--ranks", type=int, help="default: 2 on the CPU, 1 on devices")
+    parser.add_argument("--mpirun", default="mpirun")
     parser.add_argument("--pairs", type=int, default=11)
-    parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--time-limit", type=float, help="seconds: no more pairs than fit")
+    parser.add_argument("--workload", nargs="+", choices=WORKLOADS["cpu"], default=list(WORKLOADS["cpu"]))
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     options = parser.parse_args()
     if options.pairs < 2:
         parser.error("--pairs must be at least 2 (quartiles are taken over the pairs)")
+    if options.ranks is None:
+        options.ranks = 2 if options.device == "cpu" else 1
 
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"Other work is running here (load {load:.1f}): the figures are rough.", file=sys.stderr)
-    python = Side([sys.executable, str(Path(__file__).with_name("ddp.py"))])
-    lockstep = Side([options.step_bench])
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(name, WORKLOADS[name], python, lockstep, options.pairs, Path(folder))
-                for name in options.workload]
-
-    line = "{:<11}{:>13}{:>13}{:>12}{:>8}  {:<12}{:>5}{:>11}"
-    print(line.format("workload", "samples/rank", "Python DDP", "Lockstep", "ratio", "quartiles", "goal",
-                      "CPU ratio"))
-    for row in rows:
-        print(line.format(row["workload"], row["samples_per_rank"], f"{row['python_ms']:.2f} ms",
-                          f"{row['lockstep_ms']:.2f} ms", f"{row['ratio']:.2f}",
-                          f"{row['lower_quartile']:.2f}-{row['upper_quartile']:.2f}", row["goal"],
-                          f"{row['cpu_ratio']:.2f}"))
+        sides = make_sides(options)
+        comparisons = [Comparison(name, options.device, sides, Path(folder)) for name in options.workload]
+        run_pairs(comparisons, options.pairs, options.time_limit)
+    rows = [comparison.figures() for comparison in comparisons]
+    print_table(rows)
     if options.json:
-        options.json.write_text(json.dumps({"load_at_start": load, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"device": options.device, "ranks": options.ranks, "load_at_start": load,
+                                            "rows": rows}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include <ctime>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,6 +23,7 @@
 #include "drivers/command_line.hpp"
 #include "drivers/train_models.hpp"
 #include "runtime/comm/make_communicator.hpp"
+#include "runtime/plan/option_names.hpp"
 #include "runtime/train/host_memory.hpp"
 #include "runtime/train/trainer.hpp"
 
@@ -39,6 +41,9 @@ struct Options {
   std::int64_t steps = 200;
   std::int64_t warmup_steps = 20;
   std::string weights;
+  DeviceKind device = DeviceKind::cpu;
+  DeviceSettings device_settings;
+  bool cuda_graph = false;
 };
 
 /// Inputs uniform in [0, 1) and classes, each a hash of its index.
@@ -124,14 +129,19 @@ nlohmann::json measure(const Options& options, Communicator& communicator) {
   trainer_options.plan.micro_batch_size = options.samples_per_rank;
   trainer_options.plan.max_steps = options.warmup_steps + options.steps;
   trainer_options.plan.schedule.kind = ScheduleKind::constant;
+  if (options.cuda_graph) trainer_options.make_graph = [&] { return communicator.make_graph(); };
   Trainer trainer(*model, make_loss("cross-entropy", *model), data, trainer_options, communicator);
 
   const double first_loss = trainer.evaluate(first_batch, make_metrics("cross-entropy", *model)).at("loss");
-  for (std::int64_t step = 0; step < options.warmup_steps; ++step) trainer.take_step();
+  TrainerEvents events;
+  events.on_message = [](const std::string& message) { std::cerr << message << "\n"; };
+  for (std::int64_t step = 0; step < options.warmup_steps; ++step) trainer.take_step({}, events);
+  communicator.wait_for_device();
   communicator.barrier();
   const auto start = std::chrono::steady_clock::now();
   const std::clock_t cpu_start = std::clock();
   for (std::int64_t step = 0; step < options.steps; ++step) trainer.take_step();
+  communicator.wait_for_device();
   const auto cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   communicator.barrier();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
@@ -153,12 +163,19 @@ int run(int argc, char** argv) {
   add_count(app, "--warmup-steps", options.warmup_steps, kNotNegative, "Steps before them");
   app.add_option("--weights", options.weights,
                  "File of the initial weights, from ddp.py --export-weights; drawn here when absent");
+  const std::map<std::string, DeviceKind> devices = {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}};
+  app.add_option("--device", options.device, "cpu or cuda, one device a rank. Default: cpu")
+      ->transform(CLI::CheckedTransformer(devices));
+  add_choice(app, "--reduction", options.device_settings.reduction, &reduction_order_from,
+             {ReductionOrder::exact, ReductionOrder::fast}, "Order of the sums on devices. Default: fast");
+  app.add_flag("--cuda-graph", options.cuda_graph, "Micro-batches as CUDA graphs");
   if (const std::optional<int> code = parse_command_line(app, argc, argv)) return *code;
 
   at::set_num_threads(1);
   const MpiSession session;
-  const std::unique_ptr<Communicator> communicator = make_communicator(
-      session, CommunicatorKind::automatic, [](const std::string& line) { std::cerr << line << "\n"; });
+  const std::unique_ptr<Communicator> communicator =
+      make_communicator(session, CommunicatorKind::automatic, options.device, options.device_settings,
+                        [](const std::string& line) { std::cerr << line << "\n"; });
   const nlohmann::json report = measure(options, *communicator);
   if (communicator->rank() == 0) std::cout << report.dump() << std::endl;
   return 0;

@@ -91,9 +91,9 @@ class TrainingRun {
   Model& model() { return *model_; }
 
   /// Takes `steps` steps, or all that are left.
-  void advance(TrainingResult& result, std::int64_t steps = -1) {
+  void advance(TrainingResult& result, std::int64_t steps = -1, const TrainerEvents& events = {}) {
     for (; steps != 0 && !trainer_->plan().finished(); --steps) {
-      const StepReport report = trainer_->take_step();
+      const StepReport report = trainer_->take_step({}, events);
       result.losses.push_back(report.loss);
       result.norms.push_back(report.gradient_norm);
       result.rates.push_back(report.plan.learning_rate);
