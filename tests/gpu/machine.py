@@ -68,13 +68,12 @@ def output_of(*command):
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def torch_folder(root):
-    """The LibTorch that is used: LOCKSTEP_TORCH_DIR, the Python module torch, or the one that setup.sh fetched."""
+def torch_folder(built_with=None):
+    """The LibTorch that is used: LOCKSTEP_TORCH_DIR, that of the build where it is here, or the Python module torch."""
     if os.environ.get("LOCKSTEP_TORCH_DIR"):
         return os.environ["LOCKSTEP_TORCH_DIR"]
-    fetched = os.path.join(root, ".libtorch", "torch")
-    if os.path.isdir(fetched):
-        return fetched
+    if built_with and os.path.isdir(built_with):
+        return str(built_with)
     module = importlib.util.find_spec("torch")
     return list(module.submodule_search_locations)[0] if module and module.submodule_search_locations else ""
 

@@ -4,7 +4,6 @@ Started by tests/gpu.sh, which explains its options. Exit code 0: none failed; 1
 """
 
 import argparse
-import glob
 import json
 import os
 import re
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+import built
 import machine
 from report import Check, Outcome, Report
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 CLOSING_SECONDS = 5  # kept back for the report
 
 
@@ -59,19 +58,19 @@ def run(command, seconds, environment=None):
 
 @dataclass
 class Setting:
-    """Where the programs are, and what they are run on."""
+    """What is checked, and where."""
 
-    programs: Path
-    mpirun: str
+    built: built.Built
     device: str
     num_devices: int
     torch: str
-    libraries: list
-    data: str
-    built_for: str  # the LibTorch that the programs were built with
+    torch_libraries: list
+
+    def program(self, name):
+        return str(self.built.programs / name)
 
     def mpi(self, num_ranks):
-        return [self.mpirun, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none"]
+        return [self.built.mpirun, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none"]
 
 
 # What a check gives back: outcome, reason, figures.
@@ -97,12 +96,12 @@ def out_of_time(box, ended):
 
 
 def check_programs(setting, box):
-    wanted = ["lockstep-train", "lockstep-checkpoint", "step_bench", "gpu_device_test"]
-    missing = [name for name in wanted if not (setting.programs / name).exists()]
+    folder = setting.built.programs
+    missing = [name for name in built.PROGRAMS if not (folder / name).exists()]
     if missing:
-        return failed(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in {setting.programs}: build "
-                      "with -DLOCKSTEP_CUDA=ON, or unpack the whole bundle.")
-    ended = run([setting.programs / "lockstep-train", "--version"], box)
+        return failed(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in {folder}: build with "
+                      "-DLOCKSTEP_CUDA=ON, or unpack the whole bundle.")
+    ended = run([setting.program("lockstep-train"), "--version"], box)
     if ended.code != 0:
         return failed(f"lockstep-train does not start: {ended.last_lines()}")
     return passed(version=ended.output.strip())
@@ -111,16 +110,16 @@ def check_programs(setting, box):
 def check_libtorch(setting, _box):
     if not setting.torch:
         return failed("There is no LibTorch: neither LOCKSTEP_TORCH_DIR nor a Python module torch names one.")
-    found = machine.torch_version(setting.torch)
-    figures = {"found": found, "built_with": setting.built_for}
+    found, wanted = machine.torch_version(setting.torch), setting.built.libtorch
+    figures = {"found": found, "built_with": wanted}
     if not found:
         return failed(f"{setting.torch} does not say which LibTorch it is (no version.py): point LOCKSTEP_TORCH_DIR at "
                       "one.", **figures)
-    if found.split(".")[:2] != setting.built_for.split(".")[:2]:
-        return failed(f"LibTorch is {found} here ({setting.torch}), but the programs were built with "
-                      f"{setting.built_for}, and its interfaces change between versions: install torch "
-                      f"{setting.built_for.split('+')[0]}, or point LOCKSTEP_TORCH_DIR at it.", **figures)
-    if not glob.glob(os.path.join(setting.torch, "lib", "libtorch_cuda.so")):
+    if found.split(".")[:2] != wanted.split(".")[:2]:
+        return failed(f"LibTorch is {found} here ({setting.torch}), but the programs were built with {wanted}, and its "
+                      f"interfaces change between versions: install torch {wanted.split('+')[0]}, or point "
+                      "LOCKSTEP_TORCH_DIR at it.", **figures)
+    if not os.path.exists(os.path.join(setting.torch, "lib", "libtorch_cuda.so")):
         return failed(f"The LibTorch in {setting.torch} has no CUDA half (libtorch_cuda.so): install one with CUDA.",
                       **figures)
     return passed(**figures)
@@ -128,33 +127,23 @@ def check_libtorch(setting, _box):
 
 def check_libraries(setting, box):
     missing = set()
-    names = ["lockstep-train", "gpu_device_test", *(["liblockstep_cuda.so"] if setting.device == "cuda" else [])]
-    for name in [real_file(setting, name) for name in names]:
+    names = ["lockstep-train", "gpu_device_test", *([built.PLUGIN] if setting.device == "cuda" else [])]
+    environment = {}
+    if setting.built.libraries:
+        environment["LD_LIBRARY_PATH"] = ":".join([str(setting.built.libraries), *setting.torch_libraries])
+    for name in [setting.built.real(name) for name in names]:
         if not name.exists():
             return failed(f"{name.name} is not in {name.parent}: build with -DLOCKSTEP_CUDA=ON.")
-        ended = run(["ldd", name], box, loader_environment(setting))
+        ended = run(["ldd", name], box, environment)
         missing.update(re.findall(r"^\s*(\S+) => not found", ended.output, re.MULTILINE))
-        unversioned = re.findall(r"version `([^']+)' not found", ended.output)
-        if unversioned:
-            return failed(f"The C and C++ libraries of this machine are older than those of the build ({name.name} needs "
-                          f"{', '.join(sorted(set(unversioned)))}): build on this machine, or on an older one.")
+        too_new = sorted(set(re.findall(r"version `([^']+)' not found", ended.output)))
+        if too_new:
+            return failed(f"The C and C++ libraries of this machine are older than those of the build ({name.name} "
+                          f"needs {', '.join(too_new)}): build on this machine, or on an older one.")
     if missing:
         return failed(f"The loader does not find {', '.join(sorted(missing))}: install what holds "
                       f"{'it' if len(missing) == 1 else 'them'}, or add its folder to LD_LIBRARY_PATH.")
     return passed()
-
-
-def real_file(setting, name):
-    """The program itself, where a bundle starts it through a script."""
-    within = setting.programs.parent / "libexec" / name
-    return within if within.exists() else setting.programs / name
-
-
-def loader_environment(setting):
-    bundled = setting.programs.parent / "lib"
-    if not bundled.is_dir():
-        return {}
-    return {"LD_LIBRARY_PATH": ":".join([str(bundled), *setting.libraries])}
 
 
 # --- the tests ----------------------------------------------------------------------------------------------------
@@ -169,7 +158,8 @@ def device_tests(pattern, num_ranks):
             return skipped("There is one device only.")
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder) / "results.json"
-            command = [setting.programs / "gpu_device_test", f"--gtest_filter={pattern}", f"--gtest_output=json:{results}"]
+            command = [setting.program("gpu_device_test"), f"--gtest_filter={pattern}",
+                       f"--gtest_output=json:{results}"]
             ended = run(command if ranks == 1 else [*setting.mpi(ranks), *command], box)
             if ended.code is None:
                 return out_of_time(box, ended)
@@ -193,8 +183,8 @@ def device_tests(pattern, num_ranks):
 
 
 def check_train(setting, box):
-    command = [sys.executable, HERE / "train_device_test.py", setting.programs, setting.mpirun, setting.device,
-               str(setting.num_devices), *([setting.data] if setting.data else [])]
+    command = [sys.executable, HERE / "train_device_test.py", setting.built.programs, setting.built.mpirun,
+               setting.device, str(setting.num_devices), *([setting.built.data] if setting.built.data else [])]
     ended = run(command, box)
     if ended.code is None:
         return out_of_time(box, ended)
@@ -223,8 +213,8 @@ def check_sanitizer(setting, box):
                                 ("kernel_racecheck", "TreeKernel.*", "racecheck"),
                                 ("training_memcheck", "DeviceTraining.FollowsTheCpuWithAdamToo", "memcheck")):
         start = time.monotonic()
-        ended = run([tool, "--tool", kind, *options, setting.programs / "gpu_device_test", f"--gtest_filter={pattern}"],
-                    box)
+        ended = run([tool, "--tool", kind, *options, setting.program("gpu_device_test"),
+                     f"--gtest_filter={pattern}"], box)
         box -= time.monotonic() - start
         found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): .*", ended.output)
         figures[name] = found[-1] if found else "no summary"
@@ -246,8 +236,8 @@ def check_step_time(setting, box):
         return skipped(f"The torch of {sys.executable} does not see the GPU: {ended.last_lines(1)}")
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.json"
-        command = [sys.executable, ROOT / "tests/bench/side_by_side.py", "--step-bench", setting.programs / "step_bench",
-                   "--device", setting.device, "--mpirun", setting.mpirun, "--pairs", "9", "--time-limit",
+        command = [sys.executable, HERE.parent / "bench/side_by_side.py", "--step-bench", setting.program("step_bench"),
+                   "--device", setting.device, "--mpirun", setting.built.mpirun, "--pairs", "9", "--time-limit",
                    str(max(1, box - 45)), "--json", results]
         if setting.device == "cuda":
             command += ["--ranks", str(setting.num_devices)]
@@ -300,8 +290,8 @@ CHECKS = [
 def run_plan(plan, setting, report, deadline):
     left = deadline - time.monotonic() - CLOSING_SECONDS
     if left < plan.least_seconds:
-        result = skipped(f"The time limit of {report.time_limit_seconds:.0f} s left it {max(left, 0):.0f} s: run it alone "
-                         f"with --only {plan.name}.")
+        result = skipped(f"The time limit of {report.time_limit_seconds:.0f} s left it {max(left, 0):.0f} s: run it "
+                         f"alone with --only {plan.name}.")
         seconds = 0.0
     else:
         start = time.monotonic()
@@ -327,10 +317,9 @@ def choose(names):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=Path, required=True)
-    parser.add_argument("--mpirun", default="mpirun")
-    parser.add_argument("--data", default="")
-    parser.add_argument("--built-for", required=True, help="version of the LibTorch of the build")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--build", type=Path)
+    source.add_argument("--bundle", type=Path)
     parser.add_argument("--report", default="")
     parser.add_argument("--time-limit", type=float, default=480.0)
     parser.add_argument("--only", nargs="+", default=[])
@@ -340,22 +329,22 @@ def main():
     deadline = time.monotonic() + options.time_limit
 
     driver = machine.Driver()
-    torch = machine.torch_folder(str(ROOT))
+    programs = built.of_bundle(options.bundle) if options.bundle else built.of_build(options.build)
+    torch = machine.torch_folder(built.torch_of(options.build) if options.build else None)
     libraries = machine.torch_libraries(torch)
-    os.environ["LOCKSTEP_TORCH_LIBRARIES"] = ":".join(libraries)  # for the programs of a bundle
+    os.environ["LOCKSTEP_TORCH_LIBRARIES"] = ":".join(libraries)  # the scripts of a bundle read it
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if options.device == "cpu":
         os.environ["LOCKSTEP_TEST_DEVICE"] = "cpu"
-    setting = Setting(options.programs, options.mpirun, options.device, len(driver.names) or 1, torch, libraries,
-                      options.data, options.built_for)
+    setting = Setting(programs, options.device, len(driver.names) or 1, torch, libraries)
 
     report = Report(options.report, options.device, options.time_limit)
     report.machine = machine.facts(driver, torch, libraries)
     report.has_device = options.device == "cpu" or bool(driver.names)
     for name, value in report.machine.items():
-        print(f"{name:<16}{', '.join(value) if isinstance(value, list) else value or 'none'}")
+        print(f"{name:<16}{(', '.join(value) if isinstance(value, list) else value) or 'none'}")
     print(flush=True)
 
     fit = all([run_plan(plan, setting, report, deadline) == Outcome.PASSED for plan in PRESENCE])
@@ -371,10 +360,10 @@ def main():
             report.add(Check(plan.name, Outcome.SKIPPED, why_not))
         else:
             run_plan(plan, setting, report, deadline)
-    if options.device == "cpu":
-        print("\nNothing was run on a device: the CPU stood in for it, to try the checks themselves.")
     if why_not:
-        print(f"\n{why_not} Nothing was run on a device.")
+        print(f"\n{why_not} Nothing was run.")
+    elif options.device == "cpu":
+        print("\nNothing was run on a device: the CPU stood in for it, to try the checks themselves.")
     if options.report:
         print(f"\nThe report is in {options.report}.")
     print(f"Outcome: {report.outcome}.")

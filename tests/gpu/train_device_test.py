@@ -49,7 +49,8 @@ class DeviceTest(TrainTest):
 
     def assert_same_course(self, folder, other, keys=("step", "epoch", "consumed_samples", "lr")):
         steps, expected = metrics(folder)[0], metrics(other)[0]
-        self.assertEqual([[row[key] for key in keys] for row in steps], [[row[key] for key in keys] for row in expected])
+        values = [[[row[key] for key in keys] for row in rows] for rows in (steps, expected)]
+        self.assertEqual(*values)
 
     def verify(self, folder):
         done = launch(1, "verify", "--coverage", newest(folder), name="lockstep-checkpoint")
@@ -71,8 +72,8 @@ class DeviceTest(TrainTest):
     def test_a_killed_run_goes_on_to_the_last_bit(self):
         unbroken = self.unbroken()
         folder = self.path("run")
-        crashed = launch(1, "--train-data", self.data, *THREE_EPOCHS, *EXACT, "--checkpoint-dir", folder, "--save-steps",
-                         "4", "--inject", "crash@save:data,rank=0,step=12")
+        crashed = launch(1, "--train-data", self.data, *THREE_EPOCHS, *EXACT, "--checkpoint-dir", folder,
+                         "--save-steps", "4", "--inject", "crash@save:data,rank=0,step=12")
         self.assertNotEqual(crashed.returncode, 0)
         self.assertEqual(checkpoints(folder)[-1][-5:], "08.h5")
         digest = self.digest(self.train(1, folder, *EXACT, "--save-steps", "4", options=THREE_EPOCHS))
@@ -108,13 +109,14 @@ class DeviceTest(TrainTest):
             self.skipTest("there is one device only")
         unbroken = self.unbroken()
         folder = self.path("run")
-        self.assertEqual(self.digest(self.train(NUM_DEVICES, folder, *EXACT, options=THREE_EPOCHS)), self.unbroken_digest)
+        digest = self.digest(self.train(NUM_DEVICES, folder, *EXACT, options=THREE_EPOCHS))
+        self.assertEqual(digest, self.unbroken_digest)
         self.assert_same_course(folder, unbroken, ("step", "lr", "loss", "grad_norm"))
 
     def test_more_ranks_than_devices_are_refused(self):
         if DEVICE == "cpu":
             self.skipTest("the CPU takes any number of ranks")
-        refused = launch(NUM_DEVICES + 1, "--train-data", self.data, *THREE_EPOCHS, "--device", DEVICE, "--max-steps", "1")
+        refused = launch(NUM_DEVICES + 1, "--train-data", self.data, *SMALL_RUN, "--device", DEVICE, "--max-steps", "1")
         self.assertEqual(refused.returncode, 2, refused.stdout + refused.stderr)
         self.assertRegex(refused.stderr, re.compile(r"rank", re.IGNORECASE))
         self.assertIn("device", refused.stderr)
