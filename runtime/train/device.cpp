@@ -1,14 +1,23 @@
 #include "runtime/train/device.hpp"
 
+#include <ATen/Context.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "runtime/plan/error.hpp"
 
 namespace lockstep {
 
 c10::Device device_of(const Communicator& communicator) {
   const std::optional<int> index = communicator.device_index();
-  return index ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(*index)) : c10::Device(c10::kCPU);
+  if (!index) return c10::Device(c10::kCPU);
+  if (!at::hasCUDA())
+    throw Error(ErrorKind::usage,
+                "LibTorch does not know its CUDA half (it looks for it once, when it is first used, and the "
+                "communicator of a device had not loaded it yet): make the communicator before the model, and before "
+                "anything is seeded");
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(*index));
 }
 
 BatchMover::BatchMover(c10::Device device) : device_(device) {

@@ -13,7 +13,8 @@ namespace lockstep {
 /// Where a run's tensors live: the device of the communicator's exchanges, or host memory.
 ///
 /// Devices are reached through LibTorch's general interfaces alone, so that this library needs no CUDA: whoever makes
-/// a communicator of a device has loaded LibTorch's part for it before.
+/// a communicator of a device has loaded LibTorch's part for it before. That must have been before LibTorch was first
+/// asked about CUDA, which seeding does: throws Error(usage) where it was too late.
 c10::Device device_of(const Communicator& communicator);
 
 /// Brings batches to a device while it computes: through pinned memory, on a stream of its own, before which the

@@ -7,6 +7,7 @@
 #include "runtime/comm/device_driver.hpp"
 #include "runtime/comm/device_plugin.hpp"
 #include "runtime/train/numerics.hpp"
+#include "tests/comm/fake_device.hpp"
 #include "tests/gpu/shared_device.hpp"
 
 namespace lockstep::test {
@@ -20,6 +21,30 @@ std::string why_no_device() {
     if (!why.empty()) return why;
   return {};
 }
+
+/// Passes devices in host memory for the host, which they are to LibTorch.
+class HostMemory final : public Communicator {
+ public:
+  explicit HostMemory(std::unique_ptr<Communicator> devices) : devices_(std::move(devices)) {}
+
+  int rank() const override { return devices_->rank(); }
+  int num_ranks() const override { return devices_->num_ranks(); }
+  int local_rank() const override { return devices_->local_rank(); }
+  std::string name() const override { return devices_->name(); }
+  void wait_for_device() override { devices_->wait_for_device(); }
+  void barrier() override { devices_->barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) override { devices_->broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> mine, std::span<const std::size_t> counts,
+                  std::span<std::byte> all) override {
+    devices_->all_gather(mine, counts, all);
+  }
+  std::unique_ptr<FlatExchange> make_exchange(const FlatLayout& layout) override {
+    return devices_->make_exchange(layout);
+  }
+
+ private:
+  std::unique_ptr<Communicator> devices_;
+};
 
 Course course_of(TrainingRun& run) {
   Course course;
@@ -55,17 +80,24 @@ void OnDevice::SetUp() {
   if (cpu_stands_in()) return;
   const std::string why = why_no_device();
   if (!why.empty()) GTEST_SKIP() << "no device: " << why;
+  DevicePlugin::load();  // LibTorch looks for its CUDA half once, when it is first used
+}
+
+OneDevice make_device(const MpiSession& session) {
+  if (cpu_stands_in()) return {std::make_unique<FakeDevice>(session, Pace::at_once), at::kCPU};
+  const int index = session.rank() % ask_device_driver().num_devices;
+  return {DevicePlugin::load().make_device(index), c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index))};
 }
 
 std::unique_ptr<Communicator> make_on_device(const MpiSession& session, const DeviceSettings& settings) {
-  const auto quiet = [](const std::string&) {};
-  if (cpu_stands_in()) return make_communicator(session, CommunicatorKind::automatic, quiet);
-  const int num_devices = ask_device_driver().num_devices;
-  if (session.num_ranks() <= num_devices)
-    return make_communicator(session, CommunicatorKind::automatic, DeviceKind::cuda, settings, quiet);
-  std::unique_ptr<DeviceApi> device = DevicePlugin::load().make_device(session.rank() % num_devices);
-  return std::make_unique<DeviceCommunicator>(session, std::make_unique<SharedDevice>(session, std::move(device)),
-                                              settings);
+  if (!cpu_stands_in() && session.num_ranks() <= ask_device_driver().num_devices)
+    return make_communicator(session, CommunicatorKind::automatic, DeviceKind::cuda, settings,
+                             [](const std::string&) {});
+  OneDevice device = make_device(session);
+  auto devices = std::make_unique<DeviceCommunicator>(
+      session, std::make_unique<SharedDevice>(session, std::move(device.api), device.where), settings);
+  if (!cpu_stands_in()) return devices;
+  return std::make_unique<HostMemory>(std::move(devices));
 }
 
 void on_first_devices(int num_ranks, const DeviceSettings& settings, const std::function<void(Communicator&)>& work) {

@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/device_api.hpp"
 #include "tests/train/broken_training.hpp"
 
 namespace lockstep::test {
 
 /// The devices of a test's ranks: one each through NCCL where there are as many, else shared. Tests that have none
-/// skip themselves and say why. With LOCKSTEP_TEST_DEVICE=cpu the CPU stands in, which tries the tests themselves.
+/// skip themselves and say why. With LOCKSTEP_TEST_DEVICE=cpu devices in host memory stand in, which tries the tests
+/// themselves.
 class OnDevice : public testing::Test {
  protected:
   /// Deterministic algorithms, and no TF32: before anything is computed on a device.
@@ -22,6 +24,15 @@ class OnDevice : public testing::Test {
 };
 
 bool cpu_stands_in();
+
+/// A device, and what LibTorch calls its memory.
+struct OneDevice {
+  std::unique_ptr<DeviceApi> api;
+  c10::Device where;
+};
+
+/// **Collective** over `session`. A device for each rank, which several may share.
+OneDevice make_device(const MpiSession& session);
 
 /// **Collective** over `session`. Its ranks, on devices.
 std::unique_ptr<Communicator> make_on_device(const MpiSession& session, const DeviceSettings& settings);

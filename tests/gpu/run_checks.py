@@ -311,7 +311,8 @@ def choose(names):
     known = [plan.name for plan in CHECKS]
     for name in names:
         if name not in known:
-            sys.exit(f"gpu.sh: there is no check {name}: take some of {', '.join(known)}")
+            print(f"gpu.sh: there is no check {name}: take some of {', '.join(known)}", file=sys.stderr)
+            sys.exit(2)
     return [plan for plan in CHECKS if not names or plan.name in names]
 
 

@@ -97,8 +97,7 @@ class HostChannel final : public DeviceChannel {
     return count * static_cast<std::int64_t>(size_of(type));
   }
   at::Tensor view(std::byte* memory, std::int64_t count, ElementType type) const {
-    return view_of(memory, {count}, scalar_type_of(type),
-                   c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index())));
+    return view_of(memory, {count}, scalar_type_of(type), device_.where());
   }
   at::Tensor expect(std::int64_t count, ElementType type, int rank) {
     receives_.push_back({at::empty({count}, scalar_type_of(type)), rank});
@@ -115,8 +114,8 @@ class HostChannel final : public DeviceChannel {
 
 }  // namespace
 
-SharedDevice::SharedDevice(const MpiSession& session, std::unique_ptr<DeviceApi> device)
-    : rank_(session.rank()), device_(std::move(device)), transferred_(device_->make_event()) {
+SharedDevice::SharedDevice(const MpiSession& session, std::unique_ptr<DeviceApi> device, c10::Device where)
+    : rank_(session.rank()), device_(std::move(device)), where_(where), transferred_(device_->make_event()) {
   check_mpi(MPI_Comm_dup(session.comm(), &comm_), "MPI_Comm_dup");
 }
 

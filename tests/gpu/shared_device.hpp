@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/core/Device.h>
 #include <mpi.h>
 
 #include <memory>
@@ -15,8 +16,8 @@ namespace lockstep::test {
 /// holds on several. The session must outlive it.
 class SharedDevice final : public DeviceApi {
  public:
-  /// **Collective**, as is destruction.
-  SharedDevice(const MpiSession& session, std::unique_ptr<DeviceApi> device);
+  /// `where`: what LibTorch calls its memory. **Collective**, as is destruction.
+  SharedDevice(const MpiSession& session, std::unique_ptr<DeviceApi> device, c10::Device where);
   ~SharedDevice() override;
   SharedDevice(const SharedDevice&) = delete;
   SharedDevice& operator=(const SharedDevice&) = delete;
@@ -46,11 +47,13 @@ class SharedDevice final : public DeviceApi {
   void finish_transfers();
 
   MPI_Comm comm() const { return comm_; }
+  c10::Device where() const { return where_; }
 
  private:
   int rank_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::unique_ptr<DeviceApi> device_;
+  c10::Device where_;
   std::unique_ptr<DeviceEvent> transferred_;
 };
 

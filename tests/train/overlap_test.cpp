@@ -15,6 +15,7 @@
 #include "tests/support/mpi_main.hpp"
 #include "tests/train/broken_training.hpp"
 #include "tests/train/early_start.hpp"
+#include "tests/train/error_words.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -75,6 +76,12 @@ TEST(Overlap, TheFastOrderOfADeviceGivesTheSameTrainingButForRounding) {
   EXPECT_EQ(result.rates, expected.rates);
   ASSERT_EQ(result.losses.size(), expected.losses.size());
   for (std::size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-4);
+}
+
+TEST(Device, WhoseHalfOfLibTorchCameTooLateIsRefused) {
+  const TrainingCase what{.name = "mlp", .model = TrainingCase::mlp(), .options = {}};
+  DeviceCommunicator device(session(), std::make_unique<FakeDevice>(session(), Pace::at_once), DeviceSettings{});
+  expect_words(error_of([&] { TrainingRun(what, device); }), {"CUDA half", "make the communicator before the model"});
 }
 
 TEST(Overlap, OneBucketWhenTheyMayBeLarge) {
