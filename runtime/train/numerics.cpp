@@ -31,6 +31,8 @@ void use_deterministic_algorithms() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(/*b=*/true, /*warn_only=*/false);
+  // Or every new tensor would be filled, a kernel each, to show who reads one before it is written.
+  context.setDeterministicFillUninitializedMemory(false);
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
   context.setAllowTF32CuBLAS(false);

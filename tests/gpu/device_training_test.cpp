@@ -26,12 +26,15 @@ std::vector<TrainingCase> with_dropout() {
   return {mlp, cnn, clipped};
 }
 
+/// Convolutions may round more than products of matrices; TF32 would be worse than either.
+double tolerance_of(const TrainingCase& what) { return what.model.kind == "cnn" ? 5e-4 : 1e-4; }
+
 TEST_F(DeviceTraining, FollowsTheCpu) {
   for (const TrainingCase& what : {without_dropout(TrainingCase::mlp()), without_dropout(TrainingCase::cnn())}) {
     const Course expected = on_cpu(what);
     ASSERT_EQ(expected.result.losses.size(), 6U);
     if (const auto course = on_devices(session().num_ranks(), what, exact_order()))
-      expect_near(*course, expected, 1e-4, what.name);
+      expect_near(*course, expected, tolerance_of(what), what.name);
   }
 }
 
@@ -83,7 +86,7 @@ TEST_F(DeviceTraining, TheFastOrderFollowsTheExactOne) {
   for (const TrainingCase& what : {without_dropout(TrainingCase::mlp()), without_dropout(TrainingCase::cnn())}) {
     const auto exact = on_devices(session().num_ranks(), what, exact_order());
     const auto fast = on_devices(session().num_ranks(), what, {ReductionOrder::fast});
-    expect_near(*fast, *exact, 1e-4, what.name);
+    expect_near(*fast, *exact, tolerance_of(what), what.name);
   }
 }
 
