@@ -122,7 +122,8 @@ class Comparison:
         if "lockstep with CUDA graphs" in self.sides:
             figures["graph_ms"] = self.milliseconds("lockstep with CUDA graphs")
             figures["graph_ratio"] = statistics.median(ratio(pair, "lockstep with CUDA graphs") for pair in self.pairs)
-        return figures
+        messages = {message for pair in self.pairs for side in pair.values() for message in side.get("messages", [])}
+        return {**figures, "messages": sorted(messages)}
 
     def milliseconds(self, side):
         return 1e3 * statistics.median(pair[side]["seconds_per_step"] for pair in self.pairs)
@@ -149,7 +150,7 @@ def run_pairs(comparisons, num_pairs, time_limit):
     longest = 0.0
     for _ in range(num_pairs):
         begin = time.monotonic()
-        if time_limit and begin - start + longest > time_limit:
+        if time_limit and longest and begin - start + longest > time_limit:
             break
         for comparison in comparisons:
             comparison.run_pair()
@@ -166,6 +167,8 @@ def print_table(rows):
                           f"{row['lockstep_ms']:.2f} ms", f"{row['ratio']:.2f}",
                           f"{row['lower_quartile']:.2f}-{row['upper_quartile']:.2f}", row["goal"] or "-",
                           f"{row['cpu_ratio']:.2f}", graphs).rstrip())
+        for message in row["messages"]:
+            print(f"  {message}")
 
 
 def main():

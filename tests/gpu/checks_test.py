@@ -3,6 +3,7 @@
 CHECKS_TEST.py [FOLDER_OF_A_BUILD] [unittest's arguments]. With a build that has the plug-in, gpu.sh itself is run.
 """
 
+import argparse
 import json
 import os
 import stat
@@ -19,6 +20,9 @@ import machine
 import pack
 import run_checks
 from report import NO_DEVICE, Check, Outcome, Report
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+import side_by_side  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)) if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]) else None
 SCRIPT = Path(__file__).resolve().parent.parent / "gpu.sh"
@@ -184,6 +188,43 @@ class SanitizerTest(InFolder):
         outcome, reason, _ = self.check("echo '========= Error: Device not supported. See the manual'\nexit 1\n")
         self.assertEqual(outcome, Outcome.SKIPPED)
         self.assertIn("does not work with this device", reason)
+
+
+class StepTimeTest(InFolder):
+    """Scripts stand for the programs that are compared."""
+
+    def sides(self, losses):
+        options = argparse.Namespace(device="cuda", ranks=2, mpirun="mpirun", step_bench="step_bench")
+        sides = side_by_side.make_sides(options)
+        for (name, side), (loss, seconds) in zip(sides.items(), losses):
+            report = json.dumps({"seconds_per_step": seconds, "cpu_seconds_per_step": seconds, "first_loss": loss})
+            log = self.folder / (name.replace(" ", "-") + ".log")
+            program = self.program(name.replace(" ", "-"), f'echo "rank $RANK of $WORLD_SIZE: $*" >>{log}\n'
+                                                           f"echo '{report}'\n")
+            side.command = [str(program)]
+            side.launcher = ["env"] if side.launcher else ()
+        return sides
+
+    def test_on_devices_three_sides_run_in_turn_and_python_gets_a_process_a_rank(self):
+        sides = self.sides([(2.3, 0.004), (2.3001, 0.002), (2.3, 0.001)])
+        comparison = side_by_side.Comparison("cnn", "cuda", sides, self.folder)
+        with mock.patch("sys.stderr"):
+            side_by_side.run_pairs([comparison], 3, None)
+        figures = comparison.figures()
+        self.assertEqual((figures["pairs"], figures["ratio"], figures["graph_ratio"]), (3, 2.0, 4.0))
+        python = (self.folder / "python.log").read_text().splitlines()
+        self.assertIn("--export-weights", python[0])
+        self.assertEqual(sorted(line.split(":")[0] for line in python[1:]), 3 * ["rank 0 of 2"] + 3 * ["rank 1 of 2"])
+        self.assertEqual(len((self.folder / "lockstep.log").read_text().splitlines()), 3)
+
+    def test_it_stops_when_the_time_is_over_or_the_sides_differ(self):
+        comparison = side_by_side.Comparison("cnn", "cuda", self.sides(3 * [(2.3, 0.004)]), self.folder)
+        with mock.patch("sys.stderr"):
+            side_by_side.run_pairs([comparison], 100, 1e-9)
+        self.assertEqual(comparison.figures()["pairs"], 1)
+        other = side_by_side.Comparison("cnn", "cuda", self.sides([(2.3, 1), (2.31, 1), (2.3, 1)]), self.folder)
+        with self.assertRaisesRegex(SystemExit, "do not compute the same"), mock.patch("sys.stderr"):
+            other.run_pair()
 
 
 class MachineTest(InFolder):

@@ -52,7 +52,7 @@ export PATH="$bundle/bin:$PATH"
 exec "$bundle/libexec/${0##*/}" "$@"
 """
 
-PROGRAM_FILES = [*built.PROGRAMS, "lockstep-plan", built.PLUGIN]
+PROGRAM_FILES = [*built.PROGRAMS, built.PLUGIN]
 
 
 def output_of(*command):
@@ -181,7 +181,14 @@ def main():
     version = machine.torch_version(str(built.torch_of(options.build)))
     with tempfile.TemporaryDirectory(dir=into.parent) as place:
         folder = Path(place) / "lockstep-gpu"
-        gather(folder, options.build, version)
+        try:
+            gather(folder, options.build, version)
+        except FileNotFoundError as error:
+            sys.exit(f"gpu.sh: {error.filename} is not on this machine, which a bundle is made with: run "
+                     "examples/setup.sh, and build all programs")
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"gpu.sh: {' '.join(map(str, error.cmd))} ended with exit code {error.returncode}; its own message "
+                     "is above")
         whole = size_text(folder)
         if as_file:
             kind = "xztar" if into.name.endswith(".xz") else "gztar"

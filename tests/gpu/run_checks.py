@@ -130,7 +130,8 @@ def check_libraries(setting, box):
     names = ["lockstep-train", "gpu_device_test", *([built.PLUGIN] if setting.device == "cuda" else [])]
     environment = {}
     if setting.built.libraries:
-        environment["LD_LIBRARY_PATH"] = ":".join([str(setting.built.libraries), *setting.torch_libraries])
+        folders = [str(setting.built.libraries), *setting.torch_libraries, os.environ.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
     for name in [setting.built.real(name) for name in names]:
         if not name.exists():
             return failed(f"{name.name} is not in {name.parent}: build with -DLOCKSTEP_CUDA=ON.")
