@@ -1,8 +1,7 @@
 #include "runtime/cuda/cuda_graph.hpp"
 
-#include <ATen/Context.h>
-#include <ATen/core/Generator.h>
 #include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -21,14 +20,14 @@ class CudaGraph final : public DeviceGraph {
     c10::cuda::device_synchronize();  // what is under way must not be caught up in it
     // The default stream cannot be recorded.
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
-    graph_.capture_begin(pool_);
     try {
+      graph_.capture_begin(pool_);
       work();
+      graph_.capture_end();
     } catch (...) {
       give_up();
       throw;
     }
-    graph_.capture_end();
   }
 
   void replay() override { graph_.replay(); }
@@ -50,7 +49,7 @@ class CudaGraph final : public DeviceGraph {
     } catch (const std::exception&) {  // it had been told
     }
     try {
-      at::Generator generator = at::globalContext().defaultGenerator({at::kCUDA, device});
+      at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
       const std::lock_guard<std::mutex> lock(generator.mutex());
       generator.graphsafe_set_state(generator.clone());
     } catch (const std::exception&) {  // there is none to mend
