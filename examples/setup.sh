@@ -4,6 +4,7 @@
 #   examples/setup.sh              packages, and a LibTorch in .libtorch/ when none is pointed at
 #   examples/setup.sh --tests      also what only the tests need
 #   examples/setup.sh --bench      also what only the comparison with Python needs
+#   examples/setup.sh --cuda       also the libraries that LibTorch's CUDA half lacks on this machine, for --device cuda
 #   examples/setup.sh --no-torch   packages alone (lockstep-plan and lockstep-checkpoint need no LibTorch)
 #
 # LOCKSTEP_TORCH_DIR   a LibTorch >= 2.4 to use (holds include/ and lib/); CMAKE_PREFIX_PATH is searched too
@@ -48,6 +49,24 @@ bench_packages=(
   python3-venv            # a Python of its own for the peer of the comparison
 )
 
+# What only LibTorch's CUDA half is linked with, and the wheels that hold it, as torch 2.11.0 names them. A toolkit with
+# nvcc and the driver are the machine's own: they are not installed here.
+declare -A device_wheels=(
+  [libcublas]=nvidia-cublas==13.1.0.3
+  [libcublasLt]=nvidia-cublas==13.1.0.3
+  [libcudnn]=nvidia-cudnn-cu13==9.19.0.56
+  [libcufft]=nvidia-cufft==12.0.0.61
+  [libcufile]=nvidia-cufile==1.15.1.6
+  [libcurand]=nvidia-curand==10.4.0.35
+  [libcusolver]=nvidia-cusolver==12.0.4.66
+  [libcusparse]=nvidia-cusparse==12.6.3.3
+  [libcusparseLt]=nvidia-cusparselt-cu13==0.8.0
+  [libnccl]=nvidia-nccl-cu13==2.28.9
+  [libnvJitLink]=nvidia-nvjitlink==13.0.88
+  [libnvrtc]=nvidia-cuda-nvrtc==13.0.88
+  [libnvshmem_host]=nvidia-nvshmem-cu13==3.4.5
+)
+
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
   printf 'setup: %s\n' "$*" >&2
@@ -55,10 +74,12 @@ fail() {
 }
 
 with_torch=yes
+with_cuda=no
 while (($#)); do
   case $1 in
     --no-torch) with_torch=no ;;
     --tests) packages+=("${test_packages[@]}") ;;
+    --cuda) with_cuda=yes ;;
     --bench) packages+=("${bench_packages[@]}") ;;
     --help | -h)
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
@@ -216,7 +237,54 @@ ensure_libtorch() {
   fi
 }
 
+# Libraries that the CUDA half of the LibTorch in $1 asks for and the loader does not find; the driver's is not meant.
+missing_device_libraries() {
+  ldd "$1"/lib/lib{torch_cuda,torch_cuda_linalg,caffe2_nvrtc}.so |
+    awk '/not found/ && $1 != "libcuda.so.1" { print $1 }' | sort -u
+}
+
+# Unpacks what is missing beside LibTorch, where its libraries look.
+ensure_device_libraries() {
+  local torch
+  torch=$(given_libtorch)
+  torch=${torch:-$torch_home/torch}
+  [[ -e $torch/lib/libtorch_cuda.so ]] ||
+    fail "the LibTorch at $torch has no CUDA half (lib/libtorch_cuda.so): point LOCKSTEP_TORCH_DIR at one that has, or" \
+      "unset it to get one"
+  local missing last='' library wheels stage
+  missing=$(missing_device_libraries "$torch")
+  if [[ -n $missing && $torch != "$torch_home/torch" ]]; then
+    fail "the LibTorch at $torch does not find $(tr '\n' ' ' <<<"$missing")on this machine: install what holds them"
+  fi
+  stage=$(mktemp -d "$torch_home/unpack.XXXXXX")
+  trap 'rm -rf "$torch_home"/unpack.*' EXIT
+  wheels=${LOCKSTEP_WHEEL_DIR:-$stage/wheels}
+  mkdir -p "$wheels" "$torch_home/nvidia"
+  # A library that was missing may ask for others itself.
+  while [[ -n $missing && $missing != "$last" ]]; do
+    need_pip
+    last=$missing
+    for library in $missing; do
+      local requirement=${device_wheels[${library%%.so*}]:-}
+      [[ -n $requirement ]] || fail "no package is known that holds $library: install what holds it"
+      [[ -e $stage/${requirement%%==*} ]] && continue
+      local wheel
+      wheel=$(fetch_wheel "$requirement" "$wheels" --platform "manylinux_2_27_$(uname -m)" \
+        --platform "manylinux_2_17_$(uname -m)" --platform "manylinux2014_$(uname -m)")
+      say "unpacking $(basename "$wheel") beside LibTorch"
+      unpack "$wheel" "$stage/${requirement%%==*}"
+      cp -a "$stage/${requirement%%==*}/nvidia/." "$torch_home/nvidia/"
+    done
+    missing=$(missing_device_libraries "$torch")
+  done
+  [[ -z $missing ]] || fail "LibTorch still does not find $(tr '\n' ' ' <<<"$missing")"
+  say "LibTorch's CUDA half finds all its libraries"
+}
+
 install "${packages[@]}"
 if [[ $with_torch == yes ]]; then
   ensure_libtorch
+fi
+if [[ $with_cuda == yes ]]; then
+  ensure_device_libraries
 fi
