@@ -30,10 +30,11 @@ void refuse_shared_devices(Communicator& control, const DeviceApi& device) {
   }
   for (const auto& [identity, ranks] : ranks_of_device) {
     if (ranks.size() == 1) continue;
-    throw Error(ErrorKind::usage,
-                text(name_ranks(ranks), " have the same device, ", identity,
-                     " (each rank trains on one of its own): start one rank for each device, and see that the "
-                     "launcher shows each rank another one (srun --gpus-per-task=1) or all of a node to all"));
+    throw Error(
+        ErrorKind::usage,
+        text(name_ranks(ranks), " have the same device, ", identity,
+             " (each rank trains on one of its own): start one rank for each device, and see that the "
+             "launcher shows all devices of a node to all of its ranks (srun --gpu-bind=none), or each another"));
   }
 }
 
