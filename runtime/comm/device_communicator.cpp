@@ -15,9 +15,9 @@ namespace {
 constexpr double roll_call_seconds = 10.0;
 constexpr double unwinding_seconds = 5.0;
 
-// A step is short: the first milliseconds are spent asking. Whoever waits longer gives its core away, and then also
-// looks for ranks that have given up.
-constexpr double asking_seconds = 2e-3;
+// Most steps are shorter than this: a sleep would be felt in them. Whoever waits longer gives its core away, and then
+// also looks for ranks that have given up.
+constexpr double asking_seconds = 50e-3;
 constexpr double sleep_seconds = 1e-4;
 constexpr double patient_seconds = 0.1;
 
@@ -95,6 +95,7 @@ void DeviceCommunicator::begin_operation(OperationKind kind) {
   }
   operation_ = {operation_.number + 1, kind};
   is_busy_ = true;
+  is_open_ = true;
   device_->record(*caller_came_, DeviceQueue::caller);
   device_->wait(DeviceQueue::transfer, *caller_came_);
 }
@@ -106,7 +107,10 @@ void DeviceCommunicator::transfer_group(const std::function<void(DeviceChannel&)
   wait_until([&] { return channel_->state() == ChannelState::ready; });
 }
 
-void DeviceCommunicator::end_operation() { device_->record(*transfers_ended_, DeviceQueue::transfer); }
+void DeviceCommunicator::end_operation() {
+  device_->record(*transfers_ended_, DeviceQueue::transfer);
+  is_open_ = false;
+}
 
 void DeviceCommunicator::let_caller_wait() { device_->wait(DeviceQueue::caller, *transfers_ended_); }
 
@@ -116,18 +120,18 @@ void DeviceCommunicator::finish() noexcept {
   const double most_seconds = unwinds ? unwinding_seconds : settings_.timeout_seconds;
   try {
     const double start = clock_.seconds();
-    while (!device_->is_done(*transfers_ended_)) {
-      if (channel_->state() == ChannelState::failed ||
-          (most_seconds > 0.0 && clock_.seconds() - start > most_seconds)) {
-        throw Error(ErrorKind::failed, "the other ranks did not come");
-      }
-      clock_.sleep(sleep_seconds);
-    }
-    is_busy_ = false;
-  } catch (const std::exception&) {
-    is_given_up_ = true;
-    channel_->abort();
+    const auto may_wait = [&] {
+      return channel_->state() != ChannelState::failed &&
+             (most_seconds <= 0.0 || clock_.seconds() - start <= most_seconds);
+    };
+    while (!is_open_ && !device_->is_done(*transfers_ended_) && may_wait()) clock_.sleep(sleep_seconds);
+    is_busy_ = is_open_ || !device_->is_done(*transfers_ended_);
+  } catch (const Error&) {
+    is_busy_ = true;  // the device itself has failed
   }
+  if (!is_busy_) return;
+  is_given_up_ = true;
+  channel_->abort();
 }
 
 void DeviceCommunicator::wait_for_connection() {
@@ -158,7 +162,11 @@ void DeviceCommunicator::wait_until(const std::function<bool()>& is_done) {
     if (waited > patient_seconds && may_communicate && roll_call_.is_called()) {
       fail("another rank has given up waiting");
     }
-    if (waited > asking_seconds) clock_.sleep(sleep_seconds);
+    if (waited > asking_seconds) {
+      clock_.sleep(sleep_seconds);
+    } else {
+      std::this_thread::yield();
+    }
   }
 }
 

@@ -91,6 +91,7 @@ class DeviceCommunicator final : public Communicator {
   std::unique_ptr<DeviceChannel> channel_;
   Operation operation_;
   bool is_busy_ = false;  ///< something was asked for and not yet seen done
+  bool is_open_ = false;  ///< an operation began and did not end: nothing marks the end of what it asked for
   bool is_given_up_ = false;
 };
 

@@ -110,7 +110,10 @@ void CudaDevice::wait(DeviceQueue queue, DeviceEvent& event) {
 bool CudaDevice::is_done(DeviceEvent& event) {
   make_current();
   const cudaError_t code = cudaEventQuery(native(event));
-  if (code == cudaErrorNotReady) return false;
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();  // no error, but kept as one for whoever asks next
+    return false;
+  }
   check_cuda(code, "cudaEventQuery");
   return true;
 }

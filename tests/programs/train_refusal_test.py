@@ -1,8 +1,10 @@
 """What lockstep-train refuses: a sentence, an exit code, no hang, and no damaged checkpoint."""
 
+import ctypes.util
 import glob
 import hashlib
 import os
+import unittest
 
 from train_support import SMALL_RUN, TrainTest, checkpoints, launch, main
 
@@ -114,6 +116,12 @@ class RefusalTest(TrainTest):
                                     ("--inject", "crash@nowhere", "save"), ("--communicator", "tcp", "mpi")):
             message = self.refused("--train-data", self.data, *STEPS, option, value, ranks=1)
             self.assertIn(word, message, option)
+
+    @unittest.skipIf(ctypes.util.find_library("cuda"), "this machine has a driver of NVIDIA's devices")
+    def test_a_device_where_there_is_none(self):
+        message = self.refused("--train-data", self.data, *SMALL_RUN, *STEPS, "--device", "cuda")
+        self.assertIn("no device can be used (there is no NVIDIA driver on this machine", message)
+        self.assertIn("--device cpu", message)
 
     def test_help_needs_no_launcher(self):
         done = launch(1, "--help")
