@@ -4,7 +4,7 @@
 #   tests/run.sh                  everything but the slow tests
 #   tests/run.sh --label ROOM     one room's tests: plan, comm, launch, train, io, programs, slurm, walls, cuda, gpu
 #   tests/run.sh --slow           the slow tests too
-#   tests/run.sh --sanitize       plan, comm, train and io under AddressSanitizer and UBSan, on one and two ranks
+#   tests/run.sh --sanitize       plan, comm, launch, train and io under AddressSanitizer and UBSan, on one and two ranks
 #   tests/run.sh --no-setup       without a look at what is installed
 #
 # Arguments after `--` go to ctest (tests/run.sh -- -R BatchPlan). Exit code 0 means: all of them passed.
@@ -52,7 +52,7 @@ cd "$root"
 cmake --preset "$preset"
 targets=()
 if [[ $preset == sanitize ]]; then
-  targets=(--target plan_tests comm_tests train_tests io_tests)
+  targets=(--target plan_tests comm_tests launch_tests train_tests io_tests)
 fi
 cmake --build "$build" --parallel "$(build_jobs)" "${targets[@]}"
 
