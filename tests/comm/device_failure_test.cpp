@@ -27,7 +27,7 @@ class DeviceFailure : public testing::Test {
     auto made = std::make_unique<FakeDevice>(session(), Pace::transfers_first);
     device_ = made.get();
     communicator_ = std::make_unique<DeviceCommunicator>(
-        session(), std::move(made), DeviceSettings{ReductionOrder::exact, timeout_seconds}, quick_clock());
+        session(), std::move(made), DeviceSettings{ReductionOrder::exact, timeout_seconds}, hurried_clock(hurries_));
     FlatLayout layout;
     layout.num_blocks = session().num_ranks();
     layout.block_elements = 16;
@@ -52,6 +52,7 @@ class DeviceFailure : public testing::Test {
     }
   }
 
+  std::shared_ptr<bool> hurries_ = std::make_shared<bool>(false);
   FakeDevice* device_ = nullptr;
   std::unique_ptr<DeviceCommunicator> communicator_;
   std::unique_ptr<FlatExchange> exchange_;
@@ -71,6 +72,7 @@ TEST_F(DeviceFailure, RankThatDoesNotComeIsNamedByAllOthers) {
     MPI_Barrier(session().comm());  // it is somewhere else for as long as the others wait
     return;
   }
+  *hurries_ = true;
   device_->is_stalled = true;  // with one rank nothing else could hang
   reduce();
   const std::string message = wait();
@@ -91,6 +93,7 @@ TEST_F(DeviceFailure, RankThatDoesNotComeIsNamedByAllOthers) {
 
 TEST_F(DeviceFailure, RankThatIsAtAnotherOperationIsNamed) {
   make_ranks(60.0);
+  *hurries_ = true;
   device_->is_stalled = true;
   if (is_last()) {
     exchange_->publish_weights();
@@ -124,6 +127,7 @@ TEST_F(DeviceFailure, NetworkErrorOfOneRankEndsTheWaitOfAll) {
 
 TEST_F(DeviceFailure, RankThatUnwindsDoesNotWaitForTheOthers) {
   make_ranks(0.0);
+  *hurries_ = true;
   device_->is_stalled = true;
   reduce();
   EXPECT_THROW(
@@ -157,7 +161,8 @@ std::string connection_error(const std::function<void(FakeDevice&)>& spoil) {
   auto device = std::make_unique<FakeDevice>(session(), Pace::transfers_first);
   if (is_last()) spoil(*device);
   try {
-    const DeviceCommunicator communicator(session(), std::move(device), {ReductionOrder::fast, 60.0}, quick_clock());
+    const DeviceCommunicator communicator(session(), std::move(device), {ReductionOrder::fast, 60.0},
+                                          hurried_clock(std::make_shared<bool>(true)));
     return {};
   } catch (const Error& error) {
     return error.what();

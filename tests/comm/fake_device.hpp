@@ -75,7 +75,8 @@ class FakeDevice final : public DeviceApi {
   std::map<std::byte*, AlignedBuffer> memory_;
 };
 
-/// A clock that runs when it is looked at: a wait of minutes is over in milliseconds.
-WaitClock quick_clock();
+/// A clock that, from when `hurries` is true, is far ahead of the real time after each sleep: a wait of a minute is
+/// over in a second.
+WaitClock hurried_clock(std::shared_ptr<const bool> hurries);
 
 }  // namespace lockstep::test
