@@ -10,7 +10,7 @@ class DeviceCheckpoint : public OnDevice {};
 TrainingCase handed_over(ModelOptions model, double dropout) {
   model.dropout = dropout;
   TrainingCase what{.name = model.kind, .model = model, .options = {}};
-  what.options.plan.num_train_epochs = "3";
+  what.options.plan.num_train_epochs.emplace("3");
   return what;
 }
 
@@ -68,7 +68,7 @@ TEST_F(DeviceCheckpoint, AStoppedRunGoesOnToTheBitOnAnyNumberOfDevices) {
     what.options.precision = Precision::fp16;
     what.options.loss_scaler.init_scale = 1024.0;
     what.options.overflow_drill_steps = {1, 6};
-    const auto expected = on_devices(session().num_ranks(), what, exact_order());
+    const Course expected = on_all_devices(what, exact_order());
     for (const std::int64_t stop : {2, 5})
       for (int num_ranks = 1; num_ranks <= session().num_ranks(); ++num_ranks) {
         TrainingResult result;
@@ -80,7 +80,7 @@ TEST_F(DeviceCheckpoint, AStoppedRunGoesOnToTheBitOnAnyNumberOfDevices) {
         });
         on_first_devices(num_ranks, exact_order(), [&](Communicator& devices) {
           go_on(what, devices, checkpoint, -1, result, what.name);
-          EXPECT_EQ(result, expected->result)
+          EXPECT_EQ(result, expected.result)
               << what.name << " stopped after " << stop << ", resumed on " << num_ranks;
         });
       }

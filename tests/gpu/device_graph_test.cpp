@@ -22,15 +22,15 @@ void use_graphs(TrainerOptions& options, Communicator& devices) {
 TEST_F(DeviceGraphs, ChangeNoBit) {
   for (const ModelOptions& model : {TrainingCase::mlp(), TrainingCase::cnn()})
     for (const Precision precision : {Precision::fp32, Precision::fp16, Precision::bf16}) {
-      TrainingCase what{.name = model.kind + " in " + name_of(precision), .model = model, .options = {}};
+      TrainingCase what{.name = text(model.kind, " in ", name_of(precision)), .model = model, .options = {}};
       what.options.precision = precision;
       what.options.loss_scaler.init_scale = 1024.0;
-      what.options.plan.num_train_epochs = "4";
+      what.options.plan.num_train_epochs.emplace("4");
       if (precision == Precision::fp16) what.options.overflow_drill_steps = {5};
-      const auto expected = on_devices(session().num_ranks(), what, exact_order());
-      const auto course = on_devices(session().num_ranks(), what, exact_order(), use_graphs);
-      EXPECT_EQ(course->result, expected->result) << what.name;
-      EXPECT_EQ(course->messages, expected->messages) << what.name << ": was recorded without a complaint";
+      const Course expected = on_all_devices(what, exact_order());
+      const Course course = on_all_devices(what, exact_order(), use_graphs);
+      EXPECT_EQ(course.result, expected.result) << what.name;
+      EXPECT_EQ(course.messages, expected.messages) << what.name << ": was recorded without a complaint";
     }
 }
 
@@ -40,7 +40,7 @@ Course asking_training(Communicator& devices, bool with_graphs) {
   const RandomDataset data(what.num_samples, what.model.input_shape, what.model.num_outputs);
   const auto model = make_model(what.model, 11);
   TrainerOptions options = what.resolved();
-  options.plan.num_train_epochs = "4";
+  options.plan.num_train_epochs.emplace("4");
   if (with_graphs) use_graphs(options, devices);
   const LossFunction loss = make_loss("cross-entropy", *model);
   Trainer trainer(

@@ -33,8 +33,7 @@ TEST_F(DeviceTraining, FollowsTheCpu) {
   for (const TrainingCase& what : {without_dropout(TrainingCase::mlp()), without_dropout(TrainingCase::cnn())}) {
     const Course expected = on_cpu(what);
     ASSERT_EQ(expected.result.losses.size(), 6U);
-    if (const auto course = on_devices(session().num_ranks(), what, exact_order()))
-      expect_near(*course, expected, tolerance_of(what), what.name);
+    expect_near(on_all_devices(what, exact_order()), expected, tolerance_of(what), what.name);
   }
 }
 
@@ -43,11 +42,10 @@ TEST_F(DeviceTraining, FollowsTheCpuWithAdamToo) {
   what.options.optimizer.kind = OptimizerKind::adamw;
   what.options.plan.schedule.learning_rate = 1e-3;
   const Course expected = on_cpu(what);
-  const auto course = on_devices(session().num_ranks(), what, exact_order());
-  ASSERT_TRUE(course);
-  ASSERT_EQ(course->result.losses.size(), expected.result.losses.size());
+  const Course course = on_all_devices(what, exact_order());
+  ASSERT_EQ(course.result.losses.size(), expected.result.losses.size());
   for (std::size_t step = 0; step < expected.result.losses.size(); ++step)
-    EXPECT_NEAR(course->result.losses[step], expected.result.losses[step], 2e-3) << "step " << step + 1;
+    EXPECT_NEAR(course.result.losses[step], expected.result.losses[step], 2e-3) << "step " << step + 1;
 }
 
 TEST_F(DeviceTraining, IsTheSameRunOnAnyNumberOfDevices) {
@@ -63,30 +61,28 @@ TEST_F(DeviceTraining, IsTheSameRunOnAnyNumberOfDevices) {
 
 TEST_F(DeviceTraining, LearnsWithDropout) {
   TrainingCase what = with_dropout().front();
-  what.options.plan.num_train_epochs = "80";
+  what.options.plan.num_train_epochs.emplace("80");
   what.options.plan.schedule.learning_rate = 1e-2;
-  const auto course = on_devices(session().num_ranks(), what, {ReductionOrder::fast});
-  ASSERT_TRUE(course);
-  EXPECT_LT(course->result.losses.back(), 0.7 * course->result.losses.front());
+  const Course course = on_all_devices(what, {ReductionOrder::fast});
+  EXPECT_LT(course.result.losses.back(), 0.7 * course.result.losses.front());
 }
 
 TEST_F(DeviceTraining, GradientsThatLeaveEarlyChangeNoBit) {
   for (const TrainingCase& what : with_dropout()) {
     const auto in_buckets_of = [&](std::int64_t bytes) {
-      return on_devices(session().num_ranks(), what, exact_order(),
-                        [=](TrainerOptions& options, Communicator&) { options.bucket_bytes = bytes; });
+      return on_all_devices(what, exact_order(),
+                            [=](TrainerOptions& options, Communicator&) { options.bucket_bytes = bytes; });
     };
-    const auto whole = in_buckets_of(0);
+    const Course whole = in_buckets_of(0);
     for (const std::int64_t bytes : {1, 4096, 100'000})
-      EXPECT_EQ(in_buckets_of(bytes)->result, whole->result) << what.name << " in buckets of " << bytes << " bytes";
+      EXPECT_EQ(in_buckets_of(bytes).result, whole.result) << what.name << " in buckets of " << bytes << " bytes";
   }
 }
 
 TEST_F(DeviceTraining, TheFastOrderFollowsTheExactOne) {
   for (const TrainingCase& what : {without_dropout(TrainingCase::mlp()), without_dropout(TrainingCase::cnn())}) {
-    const auto exact = on_devices(session().num_ranks(), what, exact_order());
-    const auto fast = on_devices(session().num_ranks(), what, {ReductionOrder::fast});
-    expect_near(*fast, *exact, tolerance_of(what), what.name);
+    const Course exact = on_all_devices(what, exact_order());
+    expect_near(on_all_devices(what, {ReductionOrder::fast}), exact, tolerance_of(what), what.name);
   }
 }
 
@@ -94,8 +90,8 @@ TEST_F(DeviceTraining, GradientsTravelInRoundsWhereMemoryIsShort) {
   DeviceSettings little_memory = exact_order();
   little_memory.max_staging_bytes = 1 << 12;
   const TrainingCase what = with_dropout().front();
-  const auto expected = on_devices(session().num_ranks(), what, exact_order());
-  EXPECT_EQ(on_devices(session().num_ranks(), what, little_memory)->result, expected->result);
+  const Course expected = on_all_devices(what, exact_order());
+  EXPECT_EQ(on_all_devices(what, little_memory).result, expected.result);
 }
 
 TEST_F(DeviceTraining, EvaluatesAsTheCpuDoes) {

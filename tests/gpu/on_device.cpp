@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "runtime/comm/device_driver.hpp"
 #include "runtime/comm/device_plugin.hpp"
@@ -104,10 +105,12 @@ void on_first_devices(int num_ranks, const DeviceSettings& settings, const std::
   MPI_Comm part = MPI_COMM_NULL;
   MPI_Comm_split(session().comm(), session().rank() < num_ranks ? 0 : MPI_UNDEFINED, session().rank(), &part);
   if (part == MPI_COMM_NULL) return;
-  {
+  try {
     const MpiSession some(part);
     const auto communicator = make_on_device(some, settings);
     work(*communicator);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
   }
   MPI_Comm_free(&part);
 }
@@ -134,6 +137,13 @@ std::optional<Course> on_devices(int num_ranks, TrainingCase what, const DeviceS
     course = course_of(run);
   });
   return course;
+}
+
+Course on_all_devices(const TrainingCase& what, const DeviceSettings& settings,
+                      const std::function<void(TrainerOptions&, Communicator&)>& settle) {
+  const auto course = on_devices(session().num_ranks(), what, settings, settle);
+  if (!course) throw std::runtime_error("there is nothing to compare");
+  return *course;
 }
 
 void expect_near(const Course& course, const Course& expected, double tolerance, const std::string& name) {

@@ -37,7 +37,8 @@ OneDevice make_device(const MpiSession& session);
 /// **Collective** over `session`. Its ranks, on devices.
 std::unique_ptr<Communicator> make_on_device(const MpiSession& session, const DeviceSettings& settings);
 
-/// **Collective** over all ranks of the test. Runs `work` on the first `num_ranks` of them, on devices.
+/// **Collective** over all ranks of the test. Runs `work` on the first `num_ranks` of them, on devices. What it
+/// throws is a failure of the test, and the rank goes on with the others.
 void on_first_devices(int num_ranks, const DeviceSettings& settings, const std::function<void(Communicator&)>& work);
 
 /// What a training did.
@@ -56,6 +57,10 @@ Course on_cpu(const TrainingCase& what);
 /// **Collective**. The course on the devices of the first `num_ranks` ranks; nothing on the others.
 std::optional<Course> on_devices(int num_ranks, TrainingCase what, const DeviceSettings& settings,
                                  const std::function<void(TrainerOptions&, Communicator&)>& settle = {});
+
+/// **Collective**. The same on the devices of all ranks. Throws where the training did.
+Course on_all_devices(const TrainingCase& what, const DeviceSettings& settings,
+                      const std::function<void(TrainerOptions&, Communicator&)>& settle = {});
 
 /// The settings of a run that is the same on any number of devices.
 inline DeviceSettings exact_order() { return {ReductionOrder::exact}; }

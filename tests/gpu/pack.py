@@ -187,8 +187,8 @@ def main():
             sys.exit(f"gpu.sh: {error.filename} is not on this machine, which a bundle is made with: run "
                      "examples/setup.sh, and build all programs")
         except subprocess.CalledProcessError as error:
-            sys.exit(f"gpu.sh: {' '.join(map(str, error.cmd))} ended with exit code {error.returncode}; its own message "
-                     "is above")
+            sys.exit(f"gpu.sh: {' '.join(map(str, error.cmd))} ended with exit code {error.returncode}; its own "
+                     "message is above")
         whole = size_text(folder)
         if as_file:
             kind = "xztar" if into.name.endswith(".xz") else "gztar"

@@ -4,6 +4,7 @@ Started by tests/gpu.sh, which explains its options. Exit code 0: none failed; 1
 """
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from report import Check, Outcome, Report
 
 HERE = Path(__file__).resolve().parent
 CLOSING_SECONDS = 5  # kept back for the report
+GRACE_SECONDS = 2  # between asking a command to end and ending it
 
 
 @dataclass
@@ -46,14 +48,34 @@ def run(command, seconds, environment=None):
             code = process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             code = None
-        finally:
+            process.terminate()  # mpirun ends its ranks
             try:
-                os.killpg(process.pid, signal.SIGKILL)  # what it has left running, too
-            except ProcessLookupError:
+                process.wait(timeout=GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
                 pass
+        finally:
+            for pid in processes_of_session(process.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             process.wait()
         output.seek(0)
         return Ended(code, output.read())
+
+
+def processes_of_session(session):
+    """What a command left running, in whatever process group."""
+    found = []
+    for file in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(file, encoding="utf-8", errors="replace") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()  # the name before it may hold anything
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            found.append(int(file.split("/")[2]))
+    return found
 
 
 @dataclass
@@ -159,7 +181,7 @@ def device_tests(pattern, num_ranks):
             return skipped("There is one device only.")
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder) / "results.json"
-            command = [setting.program("gpu_device_test"), f"--gtest_filter={pattern}",
+            command = [setting.program("gpu_device_test"), f"--gtest_filter={pattern}", "--gtest_color=no",
                        f"--gtest_output=json:{results}"]
             ended = run(command if ranks == 1 else [*setting.mpi(ranks), *command], box)
             if ended.code is None:
