@@ -71,9 +71,9 @@ fi
 
 # shellcheck source=examples/environment.sh
 source "$root/examples/environment.sh"
-programs=(lockstep-train lockstep-checkpoint import-fashion-mnist step_bench)
+programs=(lockstep-train lockstep-checkpoint import-fashion-mnist step_bench device_test gpu_device_test)
 built=yes
-for program in "${programs[@]}" gpu_device_test liblockstep_cuda.so; do
+for program in "${programs[@]}" liblockstep_cuda.so; do
   [[ -e $build/bin/$program ]] || built=no
 done
 if [[ $built == no ]]; then
@@ -84,7 +84,7 @@ if [[ $built == no ]]; then
   echo "gpu.sh: building in $build"
   cmake -S "$root" -B "$build" -G Ninja -DLOCKSTEP_CUDA=ON >/dev/null || fail "CMake could not configure $build with" \
     "-DLOCKSTEP_CUDA=ON; its own message is above."
-  cmake --build "$build" --parallel "$(build_jobs)" --target "${programs[@]}" gpu_device_test lockstep_cuda ||
+  cmake --build "$build" --parallel "$(build_jobs)" --target "${programs[@]}" lockstep_cuda ||
     fail "the build in $build failed; its own message is above."
 fi
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import machine
 
-PROGRAMS = ["lockstep-train", "lockstep-checkpoint", "step_bench", "gpu_device_test"]
+PROGRAMS = ["lockstep-train", "lockstep-checkpoint", "step_bench", "device_test", "gpu_device_test"]
 PLUGIN = "liblockstep_cuda.so"
 
 

@@ -156,7 +156,7 @@ class DeviceTestsTest(InFolder):
         copy = f"cp {self.folder}/made.json \"$out\"\n" if tests else ""
         self.program("gpu_device_test", 'for a; do case $a in --gtest_output=json:*) out=${a#*json:};; esac; done\n'
                      f"{copy}echo '{text}'\n[ '{text}' != hang ] || sleep 60\nexit {code}\n")
-        return run_checks.device_tests("Device*", 1)(self.setting, seconds)
+        return run_checks.device_tests("gpu_device_test", "Device*", 1)(self.setting, seconds)
 
     def test_passed_failed_and_skipped_tests_are_told_apart(self):
         outcome, reason, figures = self.check({"Trains": "COMPLETED", "Graphs": "SKIPPED"})
@@ -165,7 +165,7 @@ class DeviceTestsTest(InFolder):
         self.assertEqual(outcome, Outcome.FAILED)
         self.assertIn("1 of 2 tests failed: Device.Saves. The first says: expected 1, got 2", reason)
         self.assertEqual(figures["failed"], ["Device.Saves"])
-        outcome, reason, _ = self.check({"Trains": "SKIPPED"}, text="no device: none")
+        outcome, reason, _ = self.check({"Trains": "SKIPPED"}, text="test.cpp:7: Skipped\nno device: none")
         self.assertEqual(outcome, Outcome.SKIPPED)
         self.assertIn("no device: none", reason)
 
@@ -185,7 +185,6 @@ class SanitizerTest(InFolder):
         tools = self.folder / "tools"
         tools.mkdir(exist_ok=True)
         self.program("tools/compute-sanitizer", script)
-        self.program("gpu_device_test", "exit 0\n")
         with mock.patch.dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}"):
             return run_checks.check_sanitizer(self.setting, 30.0)
 
@@ -193,11 +192,11 @@ class SanitizerTest(InFolder):
         summary = "echo '========= ERROR SUMMARY: 0 errors'\n"
         outcome, _, figures = self.check(summary)
         self.assertEqual(outcome, Outcome.PASSED)
-        self.assertEqual(figures["kernel_memcheck"], "ERROR SUMMARY: 0 errors")
+        self.assertEqual(figures["plugin_memcheck"], "ERROR SUMMARY: 0 errors")
         outcome, reason, _ = self.check("echo '========= COMPUTE-SANITIZER'\n"
                                         "echo '========= Invalid __global__ write of size 4 bytes'\nexit 66\n")
         self.assertEqual((outcome, reason),
-                         (Outcome.FAILED, "kernel_memcheck: Invalid __global__ write of size 4 bytes"))
+                         (Outcome.FAILED, "plugin_memcheck: Invalid __global__ write of size 4 bytes"))
         outcome, reason, _ = self.check("echo '========= Error: Device not supported. See the manual'\nexit 1\n")
         self.assertEqual(outcome, Outcome.SKIPPED)
         self.assertIn("does not work with this device", reason)
@@ -304,7 +303,7 @@ class ScriptTest(InFolder):
             self.assertIn("There is no GPU", checks[plan.name]["reason"])
 
     def test_the_checks_pass_where_the_cpu_stands_in(self):
-        done, report = self.run_script("--device", "cpu", "--only", "kernel", "checkpoint", "lockstep-train")
+        done, report = self.run_script("--device", "cpu", "--only", "checkpoint", "lockstep-train")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual((report["device"], report["outcome"]), ("cpu", "passed"))
         self.assertIn("Nothing was run on a device", done.stdout)

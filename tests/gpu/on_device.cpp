@@ -47,6 +47,12 @@ class HostMemory final : public Communicator {
   std::unique_ptr<Communicator> devices_;
 };
 
+std::unique_ptr<Communicator> shared(const MpiSession& session, std::unique_ptr<DeviceApi> device, c10::Device where,
+                                     const DeviceSettings& settings) {
+  return std::make_unique<DeviceCommunicator>(
+      session, std::make_unique<SharedDevice>(session, std::move(device), where), settings);
+}
+
 Course course_of(TrainingRun& run) {
   Course course;
   TrainerEvents events;
@@ -84,21 +90,16 @@ void OnDevice::SetUp() {
   DevicePlugin::load();  // LibTorch looks for its CUDA half once, when it is first used
 }
 
-OneDevice make_device(const MpiSession& session) {
-  if (cpu_stands_in()) return {std::make_unique<FakeDevice>(session, Pace::at_once), at::kCPU};
-  const int index = session.rank() % ask_device_driver().num_devices;
-  return {DevicePlugin::load().make_device(index), c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index))};
-}
-
 std::unique_ptr<Communicator> make_on_device(const MpiSession& session, const DeviceSettings& settings) {
   if (!cpu_stands_in() && session.num_ranks() <= ask_device_driver().num_devices)
     return make_communicator(session, CommunicatorKind::automatic, DeviceKind::cuda, settings,
                              [](const std::string&) {});
-  OneDevice device = make_device(session);
-  auto devices = std::make_unique<DeviceCommunicator>(
-      session, std::make_unique<SharedDevice>(session, std::move(device.api), device.where), settings);
-  if (!cpu_stands_in()) return devices;
-  return std::make_unique<HostMemory>(std::move(devices));
+  if (cpu_stands_in())
+    return std::make_unique<HostMemory>(
+        shared(session, std::make_unique<FakeDevice>(session, Pace::at_once), at::kCPU, settings));
+  const int index = session.rank() % ask_device_driver().num_devices;
+  return shared(session, DevicePlugin::load().make_device(index),
+                c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), settings);
 }
 
 void on_first_devices(int num_ranks, const DeviceSettings& settings, const std::function<void(Communicator&)>& work) {

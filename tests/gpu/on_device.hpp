@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/device_api.hpp"
 #include "tests/train/broken_training.hpp"
 
 namespace lockstep::test {
@@ -24,15 +23,6 @@ class OnDevice : public testing::Test {
 };
 
 bool cpu_stands_in();
-
-/// A device, and what LibTorch calls its memory.
-struct OneDevice {
-  std::unique_ptr<DeviceApi> api;
-  c10::Device where;
-};
-
-/// **Collective** over `session`. A device for each rank, which several may share.
-OneDevice make_device(const MpiSession& session);
 
 /// **Collective** over `session`. Its ranks, on devices.
 std::unique_ptr<Communicator> make_on_device(const MpiSession& session, const DeviceSettings& settings);

@@ -176,8 +176,8 @@ def check_libraries(setting, box):
 # --- the tests ----------------------------------------------------------------------------------------------------
 
 
-def device_tests(pattern, num_ranks):
-    """A check that runs tests of gpu_device_test."""
+def device_tests(program, pattern, num_ranks):
+    """A check that runs tests of a program of GoogleTest."""
 
     def check(setting, box):
         ranks = num_ranks(setting) if callable(num_ranks) else num_ranks
@@ -185,7 +185,7 @@ def device_tests(pattern, num_ranks):
             return skipped("There is one device only.")
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder) / "results.json"
-            command = [setting.program("gpu_device_test"), f"--gtest_filter={pattern}", "--gtest_color=no",
+            command = [setting.program(program), f"--gtest_filter={pattern}", "--gtest_color=no",
                        f"--gtest_output=json:{results}"]
             ended = run(command if ranks == 1 else [*setting.mpi(ranks), *command], box)
             if ended.code is None:
@@ -203,7 +203,7 @@ def device_tests(pattern, num_ranks):
                           f"{' '.join(first.split())[:600]}", **figures)
         if len(left_out) == len(tests):
             return skipped("All of its tests left themselves out: " +
-                           (re.findall(r"no device: .*", ended.output) or ["they gave no reason"])[0], **figures)
+                           (re.findall(r": Skipped\n(.+)", ended.output) or ["they gave no reason"])[0], **figures)
         return passed(**figures)
 
     return check
@@ -236,12 +236,12 @@ def check_sanitizer(setting, box):
     figures = {"tool": tool}
     # NCCL asks for what a device may not have, and goes on without it: that is no fault.
     options = ["--target-processes", "all", "--report-api-errors", "no", "--error-exitcode", "66"]
-    for name, pattern, kind in (("kernel_memcheck", "TreeKernel.*", "memcheck"),
-                                ("training_memcheck", "DeviceTraining.FollowsTheCpuWithAdamToo", "memcheck"),
-                                ("kernel_racecheck", "TreeKernel.*", "racecheck")):
+    training = ("gpu_device_test", "DeviceTraining.FollowsTheCpuWithAdamToo")
+    for name, (program, pattern), kind in (("plugin_memcheck", ("device_test", "*"), "memcheck"),
+                                           ("training_memcheck", training, "memcheck"),
+                                           ("plugin_racecheck", ("device_test", "*"), "racecheck")):
         start = time.monotonic()
-        ended = run([tool, "--tool", kind, *options, setting.program("gpu_device_test"),
-                     f"--gtest_filter={pattern}"], box)
+        ended = run([tool, "--tool", kind, *options, setting.program(program), f"--gtest_filter={pattern}"], box)
         box -= time.monotonic() - start
         found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): .*", ended.output)
         figures[name] = found[-1] if found else "no summary"
@@ -302,13 +302,14 @@ PRESENCE = [
     Plan("libraries", 60, check_libraries),
 ]
 CHECKS = [
-    Plan("kernel", 60, device_tests("TreeKernel.*", 1)),
-    Plan("training", 90, device_tests("DeviceTraining.*", 1)),
-    Plan("precision", 60, device_tests("DevicePrecision.*", 1)),
-    Plan("checkpoint", 60, device_tests("DeviceCheckpoint.*", 1)),
-    Plan("graphs", 60, device_tests("DeviceGraphs.*", 1)),
-    Plan("all-devices", 90, device_tests("Device*", all_devices)),
-    Plan("three-ranks-on-one-device", 120, device_tests("Device*", 3)),
+    Plan("plugin", 60, device_tests("device_test", "*", 1)),
+    Plan("training", 90, device_tests("gpu_device_test", "DeviceTraining.*", 1)),
+    Plan("precision", 60, device_tests("gpu_device_test", "DevicePrecision.*", 1)),
+    Plan("checkpoint", 60, device_tests("gpu_device_test", "DeviceCheckpoint.*", 1)),
+    Plan("graphs", 60, device_tests("gpu_device_test", "DeviceGraphs.*", 1)),
+    Plan("plugin-on-all-devices", 60, device_tests("device_test", "*", all_devices)),
+    Plan("training-on-all-devices", 90, device_tests("gpu_device_test", "*", all_devices)),
+    Plan("three-ranks", 120, device_tests("gpu_device_test", "*", 3)),
     Plan("lockstep-train", 150, check_train),
     Plan("step-time", 150, check_step_time, least_seconds=60),
     Plan("compute-sanitizer", 120, check_sanitizer, least_seconds=30, is_slow=True),
