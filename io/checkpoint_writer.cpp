@@ -179,11 +179,13 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
   agree(communicator_, [&] {
     reach(SaveStage::start, snapshot.step);
     save_->parts = parts_of(snapshot, layout_);
+    if (communicator_.rank() == 0) {
+      save_->attributes = snapshot.attributes;
+      save_->aliases = snapshot.aliases;
+      save_->header = skeleton_->stamp(path, snapshot.step, snapshot.attributes);
+    }
+    // Last: rank 0's share of the memory's bandwidth is the others' until it comes, and theirs is its own at the end.
     if (settings_.timing == SaveTiming::asynchronous) stage(*save_);
-    if (communicator_.rank() != 0) return;
-    save_->attributes = snapshot.attributes;
-    save_->aliases = snapshot.aliases;
-    save_->header = skeleton_->stamp(path, snapshot.step, snapshot.attributes);
   });
   agree(communicator_, [&] { reach(SaveStage::skeleton, snapshot.step); });
   if (settings_.kind == WriterKind::collective) {
@@ -214,7 +216,7 @@ void CheckpointWriter::stage(Save& save) {
       const auto place = reinterpret_cast<std::uintptr_t>(next) % disk_block_bytes;
       next += (part.offset % disk_block_bytes + disk_block_bytes - place) % disk_block_bytes;
     }
-    std::memcpy(next, part.data, part.num_bytes);
+    copy_past_caches(next, {part.data, part.num_bytes});
     part.data = next;
     next += part.num_bytes;
     file_end = part.offset + part.num_bytes;

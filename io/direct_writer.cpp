@@ -1,112 +1,107 @@
 #include "io/direct_writer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
+#include <vector>
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::uint64_t window_bytes = TransferBuffers::num_bytes;
+// Bytes that follow each other in the file, from one place in memory or from several.
+struct Transfer {
+  std::uint64_t offset = 0;
+  std::uint64_t num_bytes = 0;
+  std::vector<std::span<const std::byte>> pieces;
 
-bool is_aligned(const FileRange& range) {
-  return reinterpret_cast<std::uintptr_t>(range.data) % disk_block_bytes == 0 &&
-         range.offset % disk_block_bytes == 0 && range.num_bytes % disk_block_bytes == 0;
-}
-
-// Ranges that follow each other in the file and in memory are one.
-std::vector<FileRange> joined(const std::vector<FileRange>& ranges) {
-  std::vector<FileRange> out;
-  for (const FileRange& range : ranges) {
-    if (!out.empty() && out.back().offset + out.back().num_bytes == range.offset &&
-        out.back().data + out.back().num_bytes == range.data) {
-      out.back().num_bytes += range.num_bytes;
+  void add(std::span<const std::byte> bytes) {
+    if (!pieces.empty() && pieces.back().data() + pieces.back().size() == bytes.data()) {
+      pieces.back() = {pieces.back().data(), pieces.back().size() + bytes.size()};
     } else {
-      out.push_back(range);
+      pieces.push_back(bytes);
+    }
+    num_bytes += bytes.size();
+  }
+};
+
+// Cuts ranges into transfers, none larger than a buffer, each on disk blocks.
+std::vector<Transfer> cut_into_transfers(const std::vector<FileRange>& ranges) {
+  std::vector<Transfer> out;
+  for (FileRange range : ranges) {
+    while (range.num_bytes > 0) {
+      const bool follows = !out.empty() && out.back().offset + out.back().num_bytes == range.offset;
+      if (!follows || out.back().num_bytes == TransferBuffers::num_bytes) out.push_back({range.offset, 0, {}});
+      const std::uint64_t count = std::min(range.num_bytes, TransferBuffers::num_bytes - out.back().num_bytes);
+      out.back().add({range.data, count});
+      range.offset += count;
+      range.data += count;
+      range.num_bytes -= count;
     }
   }
   return out;
 }
 
-// Collects ranges that follow each other in the file until there is enough for a large transfer. One buffer is
-// filled while the other is written.
-class Window {
+void write(const Transfer& transfer, PosixFile& file, const StagingBuffer& buffer) {
+  const auto place = reinterpret_cast<std::uintptr_t>(transfer.pieces.front().data()) % disk_block_bytes;
+  if (transfer.pieces.size() == 1 && place == 0) {
+    file.write_at(transfer.pieces.front(), transfer.offset);
+    return;
+  }
+  std::byte* next = buffer.data();
+  for (const std::span<const std::byte> piece : transfer.pieces) {
+    std::memcpy(next, piece.data(), piece.size());
+    next += piece.size();
+  }
+  file.write_at(std::span(buffer.data(), transfer.num_bytes), transfer.offset);
+}
+
+// Hands out transfers to the threads that make them, until there is none left or one has failed.
+class Queue {
  public:
-  Window(PosixFile& file, TransferBuffers& buffers) : file_(file), buffers_(buffers) {}
+  Queue(PosixFile& file, const std::vector<Transfer>& transfers, const std::function<void()>& on_half)
+      : file_(file), transfers_(transfers), on_half_(on_half) {}
 
-  void add(FileRange range) {
-    if (range.offset != offset_ + num_bytes_) flush();
-    while (range.num_bytes > 0) {
-      if (num_bytes_ == 0) offset_ = range.offset;
-      const std::uint64_t count = std::min(range.num_bytes, window_bytes - num_bytes_);
-      std::memcpy(buffers_.filling.data() + num_bytes_, range.data, count);
-      num_bytes_ += count;
-      range.offset += count;
-      range.data += count;
-      range.num_bytes -= count;
-      if (num_bytes_ == window_bytes) flush();
+  void work_off(const StagingBuffer& buffer) {
+    try {
+      for (std::size_t i = next_++; i < transfers_.size(); i = next_++) {
+        if (i == transfers_.size() / 2) on_half_();
+        write(transfers_[i], file_, buffer);
+      }
+    } catch (...) {
+      next_ = transfers_.size();
+      throw;
     }
-  }
-
-  void flush() {
-    wait();
-    if (num_bytes_ == 0) return;
-    std::swap(buffers_.filling, buffers_.writing);
-    transfer_ = std::async(std::launch::async, [this, bytes = std::span(buffers_.writing.data(), num_bytes_),
-                                                at = offset_] { file_.write_at(bytes, at); });
-    num_bytes_ = 0;
-  }
-
-  /// Returns when all that was flushed is written; throws what failed.
-  void wait() {
-    if (transfer_.valid()) transfer_.get();
   }
 
  private:
   PosixFile& file_;
-  TransferBuffers& buffers_;
-  std::uint64_t offset_ = 0;
-  std::uint64_t num_bytes_ = 0;
-  std::future<void> transfer_;  // last: goes first, and waits
+  const std::vector<Transfer>& transfers_;
+  const std::function<void()>& on_half_;
+  std::atomic<std::size_t> next_ = 0;
 };
-
-std::uint64_t total_bytes(const std::vector<FileRange>& ranges) {
-  std::uint64_t total = 0;
-  for (const FileRange& range : ranges) total += range.num_bytes;
-  return total;
-}
 
 }  // namespace
 
 void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access, TransferBuffers& buffers,
                     const std::function<void()>& on_half, const std::function<void()>& on_written) {
+  PosixFile file(path, access);
+  const std::vector<Transfer> transfers = cut_into_transfers(blocks.ranges);
+  if (transfers.empty()) on_half();
+  Queue queue(file, transfers, on_half);
+  {
+    std::array<std::future<void>, TransferBuffers::count> threads;
+    for (std::size_t i = 0; i < threads.size(); ++i) {
+      threads[i] = std::async(std::launch::async, [&, i] { queue.work_off(buffers.each[i]); });
+    }
+    for (std::future<void>& thread : threads) thread.get();
+  }
+  // Last, since a write through the page cache waits for the transfers of all ranks that are under way.
   PosixFile cached(path, FileAccess::write);
   for (const Fragment& fragment : blocks.fragments) {
     cached.write_at(std::as_bytes(std::span(fragment.bytes.data(), fragment.bytes.size())), fragment.offset);
   }
-  PosixFile file(path, access);
-  Window window(file, buffers);
-  const std::uint64_t half = total_bytes(blocks.ranges) / 2;
-  std::uint64_t done = 0;
-  bool half_was_told = false;
-  for (const FileRange& range : joined(blocks.ranges)) {
-    if (done >= half && !half_was_told) {
-      on_half();
-      half_was_told = true;
-    }
-    if (is_aligned(range) && range.num_bytes >= window_bytes) {
-      window.flush();
-      window.wait();
-      file.write_at(std::span(range.data, range.num_bytes), range.offset);
-    } else {
-      window.add(range);
-    }
-    done += range.num_bytes;
-  }
-  window.flush();
-  window.wait();
-  if (!half_was_told) on_half();
   on_written();
   file.sync();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 
@@ -9,13 +10,13 @@
 
 namespace lockstep {
 
-/// The memory in which ranges are gathered to large transfers: one piece is filled while the other is written.
+/// The memory in which ranges are gathered to large transfers: one for each transfer under way at a time.
 /// Kept from save to save.
 struct TransferBuffers {
-  static constexpr std::uint64_t num_bytes = std::uint64_t{16} << 20;
+  static constexpr std::uint64_t num_bytes = std::uint64_t{8} << 20;
+  static constexpr std::size_t count = 2;  ///< while one is filled or on its way, the disk has the other
 
-  StagingBuffer filling = StagingBuffer(num_bytes);
-  StagingBuffer writing = StagingBuffer(num_bytes);
+  std::array<StagingBuffer, count> each = {StagingBuffer(num_bytes), StagingBuffer(num_bytes)};
 };
 
 /// Writes one rank's bytes into an existing checkpoint file and makes them durable, in a few large transfers.
@@ -23,7 +24,7 @@ struct TransferBuffers {
 /// Ranges go through `access` (past the page cache where the file system takes that), fragments through the page
 /// cache: no disk block sees both. Ranges that lie on disk blocks in memory too are written from where they are.
 /// Calls neither HDF5 nor MPI, so it may run in a thread of its own.
-/// `on_half` is called when half of the bytes are written, `on_written` when all are but none need be durable.
+/// `on_half` is called when about half of the bytes are written, `on_written` when all are but none need be durable.
 void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access, TransferBuffers& buffers,
                     const std::function<void()>& on_half, const std::function<void()>& on_written);
 

@@ -108,7 +108,7 @@ void PosixFile::write_at(std::span<const std::byte> bytes, std::uint64_t offset)
 }
 
 void PosixFile::sync() {
-  if (::fsync(descriptor_) != 0) throw_system_failure("make durable", path_, errno);
+  if (::fdatasync(descriptor_) != 0) throw_system_failure("make durable", path_, errno);
 }
 
 bool takes_direct_writes(const std::string& folder) {

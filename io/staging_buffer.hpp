@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <utility>
 
 namespace lockstep {
@@ -26,5 +27,9 @@ class StagingBuffer {
   std::byte* data_ = nullptr;
   std::size_t num_bytes_ = 0;
 };
+
+/// Copies bytes that nobody reads soon, past the processor's caches where it can: what would be fetched only to be
+/// overwritten stays where it is, and memory, which is what a copy of this size waits for, moves a third less.
+void copy_past_caches(std::byte* to, std::span<const std::byte> from);
 
 }  // namespace lockstep

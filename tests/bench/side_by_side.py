@@ -8,9 +8,6 @@ out what a side waits for.
 """
 
 import argparse
-import json
-import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,6 +15,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from sides import Side, load_at_start, write_json
 
 
 @dataclass(frozen=True)
@@ -45,44 +44,6 @@ WORKLOADS = {
 SAME_LOSS = {"cpu": 1e-5, "cuda": 1e-3}  # of the first batch, relative
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Side:
-    """One of the programs; run() starts it on all ranks and gives rank 0's report."""
-
-    def __init__(self, command, options, launcher=()):
-        self.command = command
-        self.device = options.device
-        self.num_ranks = options.ranks
-        self.launcher = launcher  # none: every rank is started here, with RANK and WORLD_SIZE set
-
-    def run(self, workload, weights):
-        environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo",
-                           OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        num_samples = max(4096, 4 * workload.samples_per_rank * self.num_ranks)
-        command = [*self.launcher, *self.command, "--model", workload.model, "--device", self.device,
-                   "--samples-per-rank", str(workload.samples_per_rank), "--num-samples", str(num_samples),
-                   "--steps", str(workload.steps), "--warmup-steps", str(workload.warmup_steps),
-                   "--weights", str(weights)]
-        processes = []
-        for rank in range(1 if self.launcher else self.num_ranks):
-            of_rank = {} if self.launcher else {"RANK": str(rank), "WORLD_SIZE": str(self.num_ranks)}
-            processes.append(subprocess.Popen(command, env={**environment, **of_rank}, stdout=subprocess.PIPE,
-                                              text=True))
-        try:
-            output = [process.communicate(timeout=600)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        if any(process.returncode for process in processes):
-            sys.exit(f"{' '.join(command)} ended with exit code {[process.returncode for process in processes]}.")
-        return json.loads(output[0].splitlines()[-1])
-
-
 class Comparison:
     """The pairs of one workload, and the figures of the report."""
 
@@ -91,6 +52,7 @@ class Comparison:
         self.workload = WORKLOADS[device][name]
         self.tolerance = SAME_LOSS[device]
         self.sides = sides
+        self.device = device
         self.weights = folder / f"{name}.weights"
         self.pairs = []
         subprocess.run([*sides["python"].command, "--model", self.workload.model, "--weights", str(self.weights),
@@ -99,7 +61,7 @@ class Comparison:
     def run_pair(self):
         first = len(self.pairs) % len(self.sides)
         names = list(self.sides)
-        pair = {name: self.sides[name].run(self.workload, self.weights) for name in names[first:] + names[:first]}
+        pair = {name: self.sides[name].run(*self.arguments(name)) for name in names[first:] + names[:first]}
         self.pairs.append(pair)
         expected = pair["python"]["first_loss"]
         for name, report in pair.items():
@@ -108,6 +70,13 @@ class Comparison:
                          f"{expected} in Python and {report['first_loss']} in {name}.")
         print(f"  {self.name} {len(self.pairs)}: " +
               ", ".join(f"{ratio(pair, name):.2f}" for name in names if name != "python"), file=sys.stderr, flush=True)
+
+    def arguments(self, name):
+        workload = self.workload
+        num_samples = max(4096, 4 * workload.samples_per_rank * self.sides[name].num_ranks)
+        return ("--model", workload.model, "--device", self.device, "--samples-per-rank", workload.samples_per_rank,
+                "--num-samples", num_samples, "--steps", workload.steps, "--warmup-steps", workload.warmup_steps,
+                "--weights", self.weights)
 
     def figures(self):
         ratios = [ratio(pair, "lockstep") for pair in self.pairs]
@@ -138,10 +107,11 @@ def make_sides(options):
     launcher = [options.mpirun, "-n", str(options.ranks), "--bind-to", binding]
     python = [sys.executable, str(Path(__file__).with_name("ddp.py"))]
     if options.device == "cpu":
-        return {"python": Side(python, options, launcher), "lockstep": Side([options.step_bench], options, launcher)}
+        return {"python": Side(python, launcher, options.ranks),
+                "lockstep": Side([options.step_bench], launcher, options.ranks)}
     ours = launcher if options.ranks > 1 else ()
-    return {"python": Side(python, options), "lockstep": Side([options.step_bench], options, ours),
-            "lockstep with CUDA graphs": Side([options.step_bench, "--cuda-graph"], options, ours)}
+    return {"python": Side(python, (), options.ranks), "lockstep": Side([options.step_bench], ours, options.ranks),
+            "lockstep with CUDA graphs": Side([options.step_bench, "--cuda-graph"], ours, options.ranks)}
 
 
 def run_pairs(comparisons, num_pairs, time_limit):
@@ -187,9 +157,7 @@ def main():
     if options.ranks is None:
         options.ranks = 2 if options.device == "cpu" else 1
 
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"Other work is running here (load {load:.1f}): the figures are rough.", file=sys.stderr)
+    load = load_at_start()
     with tempfile.TemporaryDirectory() as folder:
         sides = make_sides(options)
         comparisons = [Comparison(name, options.device, sides, Path(folder)) for name in options.workload]
@@ -197,8 +165,7 @@ def main():
     rows = [comparison.figures() for comparison in comparisons]
     print_table(rows)
     if options.json:
-        options.json.write_text(json.dumps({"device": options.device, "ranks": options.ranks, "load_at_start": load,
-                                            "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json, load, rows, device=options.device, ranks=options.ranks)
 
 
 if __name__ == "__main__":
