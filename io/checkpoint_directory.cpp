@@ -97,8 +97,9 @@ std::unique_ptr<CheckpointReader> CheckpointDirectory::open(const std::string& p
 void CheckpointDirectory::prepare(const Snapshot& snapshot) { writer_->prepare(snapshot, launches_); }
 
 void CheckpointDirectory::start_save(const Snapshot& snapshot) {
-  commit_save();
+  complete_save();
   saving_ = snapshot.step;
+  is_sealed_ = false;
   try {
     prepare(snapshot);
     writer_->start(snapshot, path_of(snapshot.step) + std::string(temporary_suffix));
@@ -106,7 +107,7 @@ void CheckpointDirectory::start_save(const Snapshot& snapshot) {
     handle_failure(failure, snapshot.step);
     return;
   }
-  if (options_.timing == SaveTiming::synchronous) commit_save();
+  if (options_.timing == SaveTiming::synchronous) complete_save();
 }
 
 bool CheckpointDirectory::part_is_durable() { return saving_ >= 0 && writer_->is_part_done(); }
@@ -115,6 +116,11 @@ void CheckpointDirectory::commit_save() {
   if (saving_ < 0) return;
   const std::int64_t step = saving_;
   try {
+    if (!is_sealed_) {
+      writer_->seal();
+      is_sealed_ = true;
+      return;
+    }
     writer_->commit(path_of(step));
   } catch (const Error& failure) {
     handle_failure(failure, step);
@@ -126,8 +132,12 @@ void CheckpointDirectory::commit_save() {
   if (communicator_.rank() == 0) tidy_up(step);
 }
 
+void CheckpointDirectory::complete_save() {
+  while (saving_ >= 0) commit_save();
+}
+
 void CheckpointDirectory::finish() {
-  commit_save();
+  complete_save();
   finish_removal();
 }
 

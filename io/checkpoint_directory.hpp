@@ -64,6 +64,7 @@ class CheckpointDirectory final : public CheckpointStore {
   std::vector<std::int64_t> steps_in_folder() const;
   void remove_leftovers() const;
   void take_up(const Catalogue& catalogue);
+  void complete_save();
   void tidy_up(std::int64_t newest);
   void finish_removal();
   void handle_failure(const Error& failure, std::int64_t step);
@@ -77,6 +78,7 @@ class CheckpointDirectory final : public CheckpointStore {
   std::unique_ptr<CheckpointWriter> writer_;
   std::future<void> removal_;  ///< rank 0's: of older files, which takes a disk a while
   std::int64_t saving_ = -1;   ///< the step of the save under way; -1: none
+  bool is_sealed_ = false;     ///< whether only its name is missing, once rank 0 is done
 };
 
 }  // namespace lockstep

@@ -200,11 +200,7 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
     return;
   }
   save_->blocks = share_out_blocks(communicator_, save_->parts, layout_.header);
-  if (settings_.timing == SaveTiming::asynchronous) {
-    thread_ = std::thread([this] { write_part(*save_); });
-  } else {
-    write_part(*save_);
-  }
+  begin_work([this] { write_part(*save_); });
 }
 
 // Copies the parts, so that each keeps its place within a disk block: then whole runs are written from the copy.
@@ -223,40 +219,60 @@ void CheckpointWriter::stage(Save& save) {
   }
 }
 
-void CheckpointWriter::write_part(Save& save) noexcept {
-  try {
-    // Digests take the processor while the writing waits for the disk.
-    auto digests = std::async(std::launch::async, [&] { return digests_of(save.parts, layout_.rows); });
-    write_directly(
-        save.path, save.blocks, takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write, *buffers_,
-        [&] { reach(SaveStage::data, save.step); }, [&] { reach(SaveStage::written, save.step); });
-    save.digests = digests.get();
-    reach(SaveStage::durable, save.step);
-  } catch (const Error& error) {
-    save.failure = error;
-  } catch (const std::exception& error) {
-    save.failure = Error(ErrorKind::failed, error.what());
+// Does this rank's share of a save, now or in a thread; what fails is known to all at finish_work().
+void CheckpointWriter::begin_work(std::function<void()> work) {
+  part_is_done_ = false;
+  const auto guarded = [this, work = std::move(work)]() noexcept {
+    try {
+      work();
+    } catch (const Error& error) {
+      save_->failure = error;
+    } catch (const std::exception& error) {
+      save_->failure = Error(ErrorKind::failed, error.what());
+    }
+    part_is_done_ = true;
+  };
+  if (settings_.timing == SaveTiming::asynchronous) {
+    thread_ = std::thread(guarded);
+  } else {
+    guarded();
   }
-  part_is_done_ = true;
 }
 
-void CheckpointWriter::commit(const std::string& name) {
+void CheckpointWriter::finish_work() {
   if (thread_.joinable()) thread_.join();
   agree(communicator_, [&] {
     if (save_->failure) throw *save_->failure;
   });
-  const std::vector<std::string> digests = gather_texts(communicator_, pack_digests(save_->parts, save_->digests));
-  agree(communicator_, [&] {
-    if (communicator_.rank() == 0) seal(*save_, digests);
-    reach(SaveStage::header, save_->step);
-  });
+}
+
+void CheckpointWriter::write_part(Save& save) {
+  // Digests take the processor while the writing waits for the disk.
+  auto digests = std::async(std::launch::async, [&] { return digests_of(save.parts, layout_.rows); });
+  write_directly(
+      save.path, save.blocks, takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write, *buffers_,
+      [&] { reach(SaveStage::data, save.step); }, [&] { reach(SaveStage::written, save.step); });
+  save.digests = digests.get();
+  reach(SaveStage::durable, save.step);
+}
+
+void CheckpointWriter::seal() {
+  finish_work();
+  std::vector<std::string> digests = gather_texts(communicator_, pack_digests(save_->parts, save_->digests));
+  if (communicator_.rank() != 0) return;
+  begin_work([this, digests = std::move(digests)] { write_seal(*save_, digests); });
+}
+
+void CheckpointWriter::commit(const std::string& name) {
+  finish_work();
+  agree(communicator_, [&] { reach(SaveStage::header, save_->step); });
   agree(communicator_, [&] {
     if (communicator_.rank() == 0) rename_durably(save_->path, name);
   });
   save_.reset();
 }
 
-void CheckpointWriter::seal(Save& save, const std::vector<std::string>& digests) {
+void CheckpointWriter::write_seal(Save& save, const std::vector<std::string>& digests) {
   Catalogue catalogue;
   catalogue.header = save.header;
   catalogue.attributes = std::move(save.attributes);

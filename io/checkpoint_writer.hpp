@@ -32,9 +32,9 @@ enum class SaveTiming {
 
 /// Writes checkpoint files, one at a time, each under a name that is not yet a checkpoint's.
 ///
-/// start() begins one, is_part_done() tells when this rank has nothing left to do, commit() makes the file whole and
-/// checks it, abandon() removes it. Between start() and the end of commit() only the asynchronous timing leaves the
-/// snapshot free to change. The communicator must outlive it.
+/// start() begins one; seal(), once all ranks have written, makes the file whole; commit() gives it its name;
+/// abandon() removes it. With the asynchronous timing the first two go on in the background, is_part_done() tells
+/// until when, and the snapshot is free to change once start() returns. The communicator must outlive it.
 class CheckpointWriter {
  public:
   struct Settings {
@@ -57,10 +57,14 @@ class CheckpointWriter {
   /// Throws Error on all ranks.
   void start(const Snapshot& snapshot, const std::string& path);
 
+  /// Whether the next call finds nothing to wait for on this rank.
   bool is_part_done() const { return part_is_done_; }
 
-  /// **Collective.** Waits for all ranks, writes digests and header, checks what was written, and gives the file its
-  /// `name`. Throws Error on all ranks when any part failed on any rank.
+  /// **Collective.** Waits for all ranks' parts; rank 0 then writes digests and header and checks what was written,
+  /// or begins to. Throws Error on all ranks when any part failed on any rank.
+  void seal();
+
+  /// **Collective.** Waits for that, and gives the file its `name`. Throws Error on all ranks.
   void commit(const std::string& name);
 
   /// **Collective.** Waits, then removes the file of a failed start() or commit().
@@ -71,8 +75,10 @@ class CheckpointWriter {
 
   void build_layout(const Snapshot& snapshot, const std::vector<LaunchRecord>& launches);
   void stage(Save& save);
-  void write_part(Save& save) noexcept;
-  void seal(Save& save, const std::vector<std::string>& digests);
+  void begin_work(std::function<void()> work);
+  void finish_work();
+  void write_part(Save& save);
+  void write_seal(Save& save, const std::vector<std::string>& digests);
   void reach(SaveStage stage, std::int64_t step) const;
 
   Communicator& communicator_;

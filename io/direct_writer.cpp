@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <future>
 #include <vector>
 
@@ -51,7 +50,7 @@ void write(const Transfer& transfer, PosixFile& file, const StagingBuffer& buffe
   }
   std::byte* next = buffer.data();
   for (const std::span<const std::byte> piece : transfer.pieces) {
-    std::memcpy(next, piece.data(), piece.size());
+    copy_past_caches(next, piece);
     next += piece.size();
   }
   file.write_at(std::span(buffer.data(), transfer.num_bytes), transfer.offset);

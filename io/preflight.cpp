@@ -85,6 +85,7 @@ std::string run_preflight(Communicator& communicator, const std::string& folder,
   try {
     writer.prepare(probe, {});
     writer.start(probe, path);
+    writer.seal();
     writer.commit(path);
     agree(communicator, [&] {
       if (communicator.rank() != 0) return;

@@ -26,9 +26,9 @@ class CheckpointReader {
 
 /// Where a run's checkpoints are kept. The trainer knows this interface, the file format is behind it.
 ///
-/// A save has three moments, so that it may go on while the run does: start_save() takes the bytes; once
-/// part_is_durable() is true on all ranks (the step's scalar collective carries it), commit_save() makes the
-/// checkpoint exist. A store that writes at once does everything in start_save().
+/// A save has moments, so that it may go on while the run does: start_save() takes the bytes; whenever
+/// part_is_durable() is true on all ranks (the step's scalar collective carries it), commit_save() makes the next
+/// move towards the checkpoint's name. A store that writes at once does everything in start_save().
 class CheckpointStore {
  public:
   virtual ~CheckpointStore() = default;
@@ -45,10 +45,13 @@ class CheckpointStore {
   /// A failure on any rank is known to all: it throws on all, or is reported and the run goes on, by option.
   virtual void start_save(const Snapshot& snapshot) = 0;
 
-  /// True when a save is under way and nothing of this rank's part is left to do (done or failed). Local.
+  /// True when a save is under way and nothing of this rank's part in the present move is left to do (done or
+  /// failed). Local.
   virtual bool part_is_durable() = 0;
 
-  /// **Collective**, after part_is_durable() was true on all ranks: agrees, verifies, renames.
+  /// **Collective**, after part_is_durable() was true on all ranks: agrees on what was done, and makes the next move;
+  /// the last one makes the checkpoint exist. Only the start of a further save and the end of the run wait for all of
+  /// them.
   virtual void commit_save() = 0;
 
   /// **Collective.** Waits until no save is under way. Called before the run ends or stops.
