@@ -149,8 +149,13 @@ void CheckpointWriter::prepare(const Snapshot& snapshot, const std::vector<Launc
     if (settings_.kind == WriterKind::direct && !buffers_) buffers_.emplace();
     if (settings_.timing == SaveTiming::synchronous) return;
     std::uint64_t bytes = 0;
-    for (const FilePart& part : parts_of(snapshot, layout_)) bytes += part.num_bytes + disk_block_bytes;
+    std::vector<std::span<const std::byte>> state;
+    for (const FilePart& part : parts_of(snapshot, layout_)) {
+      bytes += part.num_bytes + disk_block_bytes;
+      state.emplace_back(part.data, part.num_bytes);
+    }
     if (staging_.size() < bytes) staging_ = StagingBuffer(bytes);
+    use_large_pages(std::move(state));
   });
   schema_ = schema;
 }

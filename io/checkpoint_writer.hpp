@@ -49,7 +49,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// **Collective.** Makes what only depends on names and shapes: the skeleton, and the memory for copies.
+  /// **Collective.** Makes what only depends on names and shapes: the skeleton, and the memory for copies. The state
+  /// of `snapshot` is moved to large pages, if it is to be copied from.
   /// `launches` (rank 0's count) go into every file from now on.
   void prepare(const Snapshot& snapshot, const std::vector<LaunchRecord>& launches);
 

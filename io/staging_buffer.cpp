@@ -1,5 +1,6 @@
 #include "io/staging_buffer.hpp"
 
+#include <linux/mman.h>  // MADV_COLLAPSE, which older C libraries do not know
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -36,6 +37,26 @@ StagingBuffer& StagingBuffer::operator=(StagingBuffer&& other) noexcept {
 
 StagingBuffer::~StagingBuffer() {
   if (data_ != nullptr) ::munmap(data_, num_bytes_);
+}
+
+void use_large_pages(std::vector<std::span<const std::byte>> pieces) {
+  constexpr std::uintptr_t page_bytes = 4096;
+  std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+  for (std::size_t next = 0; next < pieces.size();) {
+    const std::byte* const begin = pieces[next].data();
+    const std::byte* end = begin + pieces[next].size();
+    while (++next < pieces.size() && pieces[next].data() <= end + page_bytes) {
+      end = std::max(end, pieces[next].data() + pieces[next].size());
+    }
+    const std::uintptr_t to_page = (page_bytes - reinterpret_cast<std::uintptr_t>(begin) % page_bytes) % page_bytes;
+    const auto num_bytes = static_cast<std::uintptr_t>(end - begin);
+    if (num_bytes <= to_page) continue;
+    void* const memory = const_cast<std::byte*>(begin) + to_page;
+    ::madvise(memory, num_bytes - to_page, MADV_HUGEPAGE);
+#ifdef MADV_COLLAPSE
+    ::madvise(memory, num_bytes - to_page, MADV_COLLAPSE);
+#endif
+  }
 }
 
 void copy_past_caches(std::byte* to, std::span<const std::byte> from) {

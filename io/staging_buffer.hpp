@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -27,6 +28,10 @@ class StagingBuffer {
   std::byte* data_ = nullptr;
   std::size_t num_bytes_ = 0;
 };
+
+/// Moves memory that is copied often to large pages, where the system has them: looking up the place of each small
+/// page takes a third of a copy's time. Changes no byte; pieces that lie side by side are taken together.
+void use_large_pages(std::vector<std::span<const std::byte>> pieces);
 
 /// Copies bytes that nobody reads soon, past the processor's caches where it can: what would be fetched only to be
 /// overwritten stays where it is, and memory, which is what a copy of this size waits for, moves a third less.

@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
+import time
 
 TWO_PINNED_RANKS = ("mpirun", "-n", "2", "--bind-to", "core")
 
@@ -34,6 +36,26 @@ class Side:
         if any(process.returncode for process in processes):
             sys.exit(f"{' '.join(command)} ended with exit code {[process.returncode for process in processes]}.")
         return json.loads(output[0].splitlines()[-1])
+
+
+class OtherWork:
+    """What share of the machine's cores others have used since this was made, and not the programs started here."""
+
+    def __init__(self):
+        self.start = self.now()
+
+    def share(self):
+        (time_then, busy_then, own_then), (time_now, busy_now, own_now) = self.start, self.now()
+        others = (busy_now - busy_then) - (own_now - own_then)
+        return max(0.0, others / (time_now - time_then) / os.cpu_count())
+
+    @staticmethod
+    def now():
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system = (int(field) for field in file.readline().split()[1:4])
+        own = sum(used.ru_utime + used.ru_stime
+                  for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+        return time.monotonic(), (user + nice + system) / os.sysconf("SC_CLK_TCK"), own
 
 
 def free_port():
