@@ -214,7 +214,7 @@ void FlatState::refresh() {
   }
   for (LooseTensor& item : loose_) {
     if (item.committed.defined() && version_of(item.tensor) == item.version) continue;
-    item.committed = item.tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    item.committed = item.tensor.detach().cpu().clone(at::MemoryFormat::Contiguous);
     item.version = version_of(item.tensor);
   }
 }

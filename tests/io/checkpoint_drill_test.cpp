@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -225,59 +227,125 @@ TEST_F(Drill, ASecondRunIsRefusedWhileTheFirstLives) {
   EXPECT_EQ(run(1, {"40", "10"}).exit_code, 0);
 }
 
-// Starts a run in a process group of its own, lets it go for a while, and kills all of it. True when it had ended.
-bool run_for(const std::string& line, std::chrono::microseconds time) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::setpgid(0, 0);
-    ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+// A run that goes on beside the test, until it ends or is killed.
+class RunningRun {
+ public:
+  explicit RunningRun(const std::string& line) : process_(::fork()) {
+    if (process_ != 0) return;
+    ::execl("/bin/sh", "sh", "-c", ("exec " + line).c_str(), nullptr);
     ::_exit(127);
   }
-  ::setpgid(child, child);
-  const auto deadline = std::chrono::steady_clock::now() + time;
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (::waitpid(child, nullptr, WNOHANG) == child) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  RunningRun(const RunningRun&) = delete;
+  RunningRun& operator=(const RunningRun&) = delete;
+  ~RunningRun() {
+    if (!has_ended(std::chrono::seconds(0))) kill_and_wait({process_});
   }
-  ::kill(-child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-  return false;
-}
 
-// The short form of a soak; LOCKSTEP_SOAK_KILLS=200 is the long one.
-TEST_F(Drill, KillsAtAnyMomentLoseNothing) {
-  const char* const wanted = std::getenv("LOCKSTEP_SOAK_KILLS");
-  const int num_kills = wanted == nullptr ? 20 : std::atoi(wanted);
-  const std::string num_steps = std::to_string(num_kills * 20);
-  const std::string log = folder_ + "/log";
-  std::mt19937 random(20261130);
-  std::uniform_int_distribution<int> milliseconds(20, 250);
-  int kills = 0;
-  long long last = 0;
-  while (kills < num_kills) {
-    const bool is_async = kills % 2 == 0;
-    const std::string line = "exec " +
-                             command(1, {run_folder(), num_steps, "3", "--slow", is_async ? "--async" : "--sync"}) +
-                             " > " + log + " 2>&1";
-    if (run_for(line, std::chrono::milliseconds(milliseconds(random)))) break;
-    ++kills;
-    std::ifstream file(log);
-    Outcome outcome;
-    outcome.output.assign(std::istreambuf_iterator<char>(file), {});
-    if (outcome.word("resumed").empty()) continue;  // killed before it said so
-    const long long resumed = std::stoll(outcome.word("resumed"));
-    EXPECT_GE(resumed, last) << "went back at kill " << kills;
-    EXPECT_EQ(outcome.output.find("damaged"), std::string::npos) << outcome.output;
-    last = resumed;
+  /// Waits for at most `time`.
+  bool has_ended(std::chrono::milliseconds time) {
+    const auto deadline = std::chrono::steady_clock::now() + time;
+    while (!has_ended_ && ::waitpid(process_, nullptr, WNOHANG) != process_) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return has_ended_ = true;
   }
-  const Outcome end = run(1, {num_steps, "3"});
-  EXPECT_EQ(end.exit_code, 0) << end.output;
-  EXPECT_GE(std::stoll(end.word("resumed")), last);
-  std::filesystem::remove_all(run_folder());
-  const Outcome reference = run(1, {num_steps, num_steps});
-  EXPECT_NE(end.word("final"), "");
-  EXPECT_EQ(end.word("final"), reference.word("final"));
-}
+
+  /// The ranks: the processes that mpirun has started, or the run itself where there is no mpirun.
+  std::vector<pid_t> ranks(int num_ranks) const {
+    if (num_ranks == 1) return {process_};
+    std::vector<pid_t> out;
+    const std::string process = std::to_string(process_);
+    std::ifstream children("/proc/" + process + "/task/" + process + "/children");
+    for (pid_t child = 0; children >> child;) out.push_back(child);
+    return out;
+  }
+
+  /// Kills these ranks; whoever started them ends the others. False when it does not.
+  bool kill_and_wait(const std::vector<pid_t>& victims) {
+    for (const pid_t victim : victims) ::kill(victim, SIGKILL);
+    if (has_ended(std::chrono::seconds(30))) return true;
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+    has_ended_ = true;
+    return false;
+  }
+
+ private:
+  pid_t process_;
+  bool has_ended_ = false;
+};
+
+// Lives of one run on changing numbers of ranks, each but the last ended by a kill of one rank or of all at a random
+// moment. The short form of a soak; LOCKSTEP_SOAK_KILLS=200 is the long one.
+class Soak : public Drill {
+ protected:
+  void soak(int num_kills, const std::vector<int>& rank_counts, int longest_life_ms) {
+    if (const char* const wanted = std::getenv("LOCKSTEP_SOAK_KILLS")) num_kills = std::atoi(wanted);
+    const std::string num_steps = std::to_string(num_kills * 100);
+    std::mt19937 random(20261130);
+    const auto any_of = [&](std::size_t count) {
+      return std::uniform_int_distribution<std::size_t>(0, count - 1)(random);
+    };
+    long long newest = 0;  // the newest checkpoint that was there after the last kill
+    int num_kills_of_one = 0;
+    for (int kills = 0; kills < num_kills; ++kills) {
+      SCOPED_TRACE("life " + std::to_string(kills));
+      const int num_ranks = rank_counts[any_of(rank_counts.size())];
+      RunningRun life(
+          command(num_ranks, {run_folder(), num_steps, "3", "--slow", any_of(2) == 0 ? "--async" : "--sync"}) +
+          " > " + folder_ + "/log 2>&1");
+      ASSERT_FALSE(life.has_ended(std::chrono::milliseconds(20 + any_of(static_cast<std::size_t>(longest_life_ms)))))
+          << told();
+      std::vector<pid_t> victims = life.ranks(num_ranks);
+      if (victims.size() > 1 && any_of(2) == 0) {
+        victims = {victims[any_of(victims.size())]};
+        ++num_kills_of_one;
+      }
+      EXPECT_TRUE(life.kill_and_wait(victims)) << "the launcher outlives its ranks";
+      expect_resumed_from(newest);
+      newest = newest_on_disk();
+    }
+    const Outcome end = run(rank_counts.back(), {num_steps, num_steps});
+    EXPECT_EQ(end.exit_code, 0) << end.output;
+    EXPECT_EQ(end.word("resumed"), std::to_string(newest)) << end.output;
+    EXPECT_GT(newest, 0) << "no life was long enough for a checkpoint";
+    std::filesystem::remove_all(run_folder());
+    const Outcome reference = run(1, {num_steps, num_steps});
+    EXPECT_NE(end.word("final"), "");
+    EXPECT_EQ(end.word("final"), reference.word("final"));
+    std::printf("%d kills, %d of them of one rank alone; the last life went on from step %lld\n", num_kills,
+                num_kills_of_one, newest);
+  }
+
+ private:
+  /// What the life that has just been killed said about its start, if it came so far.
+  void expect_resumed_from(long long step) {
+    const Outcome life{0, told()};
+    EXPECT_EQ(life.output.find("damaged"), std::string::npos) << life.output;
+    if (!life.word("resumed").empty()) {
+      EXPECT_EQ(life.word("resumed"), std::to_string(step)) << life.output;
+    }
+  }
+
+  std::string told() const {
+    std::ifstream file(folder_ + "/log");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  long long newest_on_disk() const {
+    long long newest = 0;
+    if (!std::filesystem::exists(run_folder())) return newest;
+    for (const auto& entry : std::filesystem::directory_iterator(run_folder())) {
+      newest = std::max<long long>(newest, step_of_file_name(entry.path().filename().string()).value_or(0));
+    }
+    return newest;
+  }
+};
+
+TEST_F(Soak, KillsOfAProcessLoseNothing) { soak(20, {1}, 250); }
+
+TEST_F(Soak, KillsOfRanksLoseNothing) { soak(6, {2, 3}, 1500); }
 
 }  // namespace
 }  // namespace lockstep
