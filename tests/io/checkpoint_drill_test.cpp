@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -227,7 +228,16 @@ TEST_F(Drill, ASecondRunIsRefusedWhileTheFirstLives) {
   EXPECT_EQ(run(1, {"40", "10"}).exit_code, 0);
 }
 
-// A run that goes on beside the test, until it ends or is killed.
+std::vector<pid_t> children_of(pid_t process) {
+  const std::string name = std::to_string(process);
+  std::ifstream listed("/proc/" + name + "/task/" + name + "/children");
+  std::vector<pid_t> out;
+  for (pid_t child = 0; listed >> child;) out.push_back(child);
+  return out;
+}
+
+// A run that goes on beside the test, until it ends or is killed. Ranks that their launcher leaves behind become
+// children of the test, which must be their reaper.
 class RunningRun {
  public:
   explicit RunningRun(const std::string& line) : process_(::fork()) {
@@ -237,9 +247,7 @@ class RunningRun {
   }
   RunningRun(const RunningRun&) = delete;
   RunningRun& operator=(const RunningRun&) = delete;
-  ~RunningRun() {
-    if (!has_ended(std::chrono::seconds(0))) kill_and_wait({process_}, {});
-  }
+  ~RunningRun() { kill_all(); }
 
   /// Waits for at most `time`.
   bool has_ended(std::chrono::milliseconds time) {
@@ -253,29 +261,28 @@ class RunningRun {
 
   /// The ranks: the processes that mpirun has started, or the run itself where there is no mpirun.
   std::vector<pid_t> ranks(int num_ranks) const {
-    if (num_ranks == 1) return {process_};
-    std::vector<pid_t> out;
-    const std::string process = std::to_string(process_);
-    std::ifstream children("/proc/" + process + "/task/" + process + "/children");
-    for (pid_t child = 0; children >> child;) out.push_back(child);
-    return out;
+    return num_ranks == 1 ? std::vector<pid_t>{process_} : children_of(process_);
   }
 
-  /// Kills some of the `all` ranks, and waits until none is left: whoever started them ends the others. A launcher
-  /// that does not (one killed while its ranks still meet may hang) is killed with them.
-  void kill_and_wait(const std::vector<pid_t>& victims, const std::vector<pid_t>& all) {
+  /// Kills some ranks; the launcher ends the others. What is left after a while is killed, too: a launcher may hang
+  /// when a rank dies while they still meet.
+  void kill_and_wait(const std::vector<pid_t>& victims) {
     for (const pid_t victim : victims) ::kill(victim, SIGKILL);
-    if (!has_ended(std::chrono::seconds(10))) {
-      ::kill(process_, SIGKILL);
-      for (const pid_t rank : all) ::kill(rank, SIGKILL);
-      ::waitpid(process_, nullptr, 0);
-      has_ended_ = true;
-    }
-    for (const pid_t rank : all)
-      while (::kill(rank, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    has_ended(std::chrono::seconds(10));
+    kill_all();
   }
 
  private:
+  void kill_all() {
+    for (std::vector<pid_t> left = children_of(::getpid()); !left.empty(); left = children_of(::getpid())) {
+      for (const pid_t process : left) {
+        ::kill(process, SIGKILL);
+        ::waitpid(process, nullptr, 0);
+      }
+    }
+    has_ended_ = true;
+  }
+
   pid_t process_;
   bool has_ended_ = false;
 };
@@ -287,6 +294,7 @@ class Soak : public Drill {
   void soak(int num_kills, const std::vector<int>& rank_counts, int longest_life_ms) {
     if (const char* const wanted = std::getenv("LOCKSTEP_SOAK_KILLS")) num_kills = std::atoi(wanted);
     const std::string num_steps = std::to_string(num_kills * 100);
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     std::mt19937 random(20261130);
     const auto any_of = [&](std::size_t count) {
       return std::uniform_int_distribution<std::size_t>(0, count - 1)(random);
@@ -301,13 +309,12 @@ class Soak : public Drill {
           " > " + folder_ + "/log 2>&1");
       ASSERT_FALSE(life.has_ended(std::chrono::milliseconds(20 + any_of(static_cast<std::size_t>(longest_life_ms)))))
           << told();
-      const std::vector<pid_t> ranks = life.ranks(num_ranks);
-      std::vector<pid_t> victims = ranks;
+      std::vector<pid_t> victims = life.ranks(num_ranks);
       if (victims.size() > 1 && any_of(2) == 0) {
         victims = {victims[any_of(victims.size())]};
         ++num_kills_of_one;
       }
-      life.kill_and_wait(victims, ranks);
+      life.kill_and_wait(victims);
       expect_resumed_from(newest);
       newest = newest_on_disk();
     }
