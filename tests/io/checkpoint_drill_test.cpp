@@ -293,7 +293,7 @@ class Soak : public Drill {
  protected:
   void soak(int num_kills, const std::vector<int>& rank_counts, int longest_life_ms) {
     if (const char* const wanted = std::getenv("LOCKSTEP_SOAK_KILLS")) num_kills = std::atoi(wanted);
-    const std::string num_steps = std::to_string(num_kills * 100);
+    const std::string num_steps = std::to_string(num_kills * 250);
     ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     std::mt19937 random(20261130);
     const auto any_of = [&](std::size_t count) {
