@@ -21,7 +21,8 @@ class CudaGraph final : public DeviceGraph {
     // The default stream cannot be recorded.
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
     try {
-      graph_.capture_begin(pool_);
+      // What other threads do meanwhile (NCCL's, a save's) is none of its business.
+      graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       work();
       graph_.capture_end();
     } catch (...) {
