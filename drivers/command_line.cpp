@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -121,6 +122,18 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     return error.exit_code();
   }
   return std::nullopt;
+}
+
+int run_program(const std::string& name, int argc, char** argv, int (*run)(int argc, char** argv)) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::cerr << name << ": " << error.what() << std::endl;
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::cerr << name << ": " << error.what() << std::endl;
+    return static_cast<int>(ErrorKind::failed);
+  }
 }
 
 CLI::Option* add_counts(CLI::App& app, const std::string& name, std::vector<std::int64_t>& target,

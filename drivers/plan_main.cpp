@@ -84,14 +84,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
-  try {
-    return lockstep::run(argc, argv);
-  } catch (const lockstep::Error& error) {
-    std::cerr << "lockstep-plan: " << error.what() << '\n';
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::cerr << "lockstep-plan: " << error.what() << '\n';
-    return static_cast<int>(lockstep::ErrorKind::failed);
-  }
-}
+int main(int argc, char** argv) { return lockstep::run_program("lockstep-plan", argc, argv, lockstep::run); }

@@ -167,7 +167,7 @@ void import_set(const Options& options, const std::string& prefix, const std::st
   std::cout << target.string() << ": " << what << "\n";
 }
 
-int run(int argc, const char* const* argv) {
+int run(int argc, char** argv) {
   Options options;
   CLI::App app("Writes Fashion-MNIST to train.h5 (60000 images) and test.h5 (10000 images).", "import-fashion-mnist");
   prepare_command_line(app);
@@ -186,14 +186,4 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
-  try {
-    return lockstep::run(argc, argv);
-  } catch (const lockstep::Error& error) {
-    std::cerr << "import-fashion-mnist: " << error.what() << "\n";
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::cerr << "import-fashion-mnist: " << error.what() << "\n";
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return lockstep::run_program("import-fashion-mnist", argc, argv, lockstep::run); }

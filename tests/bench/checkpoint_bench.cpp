@@ -189,11 +189,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
-  try {
-    return lockstep::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "checkpoint_bench: " << error.what() << "\n";
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return lockstep::run_program("checkpoint_bench", argc, argv, lockstep::run); }

@@ -185,11 +185,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
-  try {
-    return lockstep::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "step_bench: " << error.what() << "\n";
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return lockstep::run_program("step_bench", argc, argv, lockstep::run); }

@@ -53,11 +53,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
-  try {
-    return lockstep::run(argc, argv);
-  } catch (const lockstep::Error& error) {
-    std::cerr << "plan_make_checkpoint: " << error.what() << '\n';
-    return error.exit_code();
-  }
-}
+int main(int argc, char** argv) { return lockstep::run_program("plan_make_checkpoint", argc, argv, lockstep::run); }
