@@ -25,6 +25,8 @@ constexpr const char* device_group = "Devices";
 
 constexpr Range<double> not_negative{0.0, std::numeric_limits<double>::max()};
 constexpr Range<double> below_one{0.0, 1.0};
+constexpr int bits_of_mebibyte = 20;
+constexpr Range<std::int64_t> whole_mebibytes{1, std::numeric_limits<std::int64_t>::max() >> bits_of_mebibyte};
 
 std::string normalized(std::string_view value) {
   std::string result;
@@ -265,7 +267,7 @@ void add_device_flags(CLI::App& app, TrainCommand& command) {
          "Only algorithms that give the same bits whenever they run (slower); with the exact reduction a run is "
          "then the same on any number of devices")
       ->group(group);
-  add_count(app, "--bucket-cap-mb", command.bucket_cap_mb, kPositive,
+  add_count(app, "--bucket-cap-mb", command.bucket_cap_mb, whole_mebibytes,
             "Gradients leave in pieces of so many MiB while the backward pass goes on. Default: 25")
       ->group(group);
   app.add_flag("--cuda-graph", command.cuda_graph,
@@ -286,7 +288,7 @@ void resolve_device_options(TrainCommand& command) {
                 "run): leave one of them out");
   command.device_settings.reduction =
       command.reduction.value_or(command.deterministic ? ReductionOrder::exact : ReductionOrder::fast);
-  command.trainer.bucket_bytes = command.bucket_cap_mb << 20;
+  command.trainer.bucket_bytes = command.bucket_cap_mb << bits_of_mebibyte;
 }
 
 void add_train_flags(CLI::App& app, TrainCommand& command) {
