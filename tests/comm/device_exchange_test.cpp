@@ -203,13 +203,18 @@ FlatLayout even_layout() {
   return layout;
 }
 
+/// The program of steps in which every rank has one micro-batch.
+TreeProgram one_leaf_a_rank() {
+  const int num_ranks = session().num_ranks();
+  return make_tree_program(num_ranks, shares_of(num_ranks, num_ranks));
+}
+
 TEST(DeviceExchange, CallIsOrderedAfterTheCallersWorkAndBeforeWhatFollows) {
   Ranks ranks(Pace::transfers_first);
   const int num_ranks = session().num_ranks();
   const auto exchange = ranks.communicator->make_exchange(even_layout());
   std::vector<float> sums(16);
-  exchange->reduce_slice(make_tree_program(num_ranks, shares_of(num_ranks, num_ranks)),
-                         reinterpret_cast<std::byte*>(sums.data()));
+  exchange->reduce_slice(one_leaf_a_rank(), reinterpret_cast<std::byte*>(sums.data()));
   std::string messages;
   for (int other = 0; other < num_ranks; ++other) {
     if (other != session().rank()) messages += " receive " + std::to_string(other);
@@ -229,7 +234,7 @@ TEST(DeviceExchange, RangesThatStartEarlyMakeTheCallerWaitOnceAtTheEnd) {
   const int num_ranks = session().num_ranks();
   const auto exchange = ranks.communicator->make_exchange(even_layout());
   EXPECT_TRUE(exchange->overlaps());
-  const TreeProgram program = make_tree_program(num_ranks, shares_of(num_ranks, num_ranks));
+  const TreeProgram program = one_leaf_a_rank();
   std::vector<float> sums(16);
   auto* const out = reinterpret_cast<std::byte*>(sums.data());
   for (int owner = num_ranks - 1; owner >= 0; --owner) {
@@ -248,11 +253,9 @@ TEST(DeviceExchange, RangesThatStartEarlyMakeTheCallerWaitOnceAtTheEnd) {
 
 TEST(DeviceExchange, EqualSlicesTravelInOneCall) {
   Ranks ranks(Pace::transfers_first, {ReductionOrder::fast});
-  const int num_ranks = session().num_ranks();
   const auto exchange = ranks.communicator->make_exchange(even_layout());
   std::vector<float> sums(16);
-  exchange->reduce_slice(make_tree_program(num_ranks, shares_of(num_ranks, num_ranks)),
-                         reinterpret_cast<std::byte*>(sums.data()));
+  exchange->reduce_slice(one_leaf_a_rank(), reinterpret_cast<std::byte*>(sums.data()));
   exchange->publish_weights();
   EXPECT_EQ(std::count(ranks.device->log.begin(), ranks.device->log.end(), "group: reduce_scatter"), 1);
   EXPECT_EQ(std::count(ranks.device->log.begin(), ranks.device->log.end(), "group: all_gather"), 1);
@@ -262,12 +265,10 @@ TEST(DeviceExchange, EqualSlicesTravelInOneCall) {
 TEST(DeviceExchange, HostDoesNotWaitBeforeItIsAskedTo) {
   Ranks ranks(Pace::transfers_first);
   ranks.device->is_stalled = true;
-  const int num_ranks = session().num_ranks();
   const auto exchange = ranks.communicator->make_exchange(even_layout());
   std::vector<float> sums(16);
   // With a device that stands still all calls return.
-  exchange->reduce_slice(make_tree_program(num_ranks, shares_of(num_ranks, num_ranks)),
-                         reinterpret_cast<std::byte*>(sums.data()));
+  exchange->reduce_slice(one_leaf_a_rank(), reinterpret_cast<std::byte*>(sums.data()));
   exchange->publish_weights();
   ranks.device->is_stalled = false;
   ranks.communicator->wait_for_device();
@@ -276,11 +277,9 @@ TEST(DeviceExchange, HostDoesNotWaitBeforeItIsAskedTo) {
 
 TEST(DeviceExchange, MemoryGoesWhenNoTransferUsesItAnyMore) {
   Ranks ranks(Pace::transfers_first);
-  const int num_ranks = session().num_ranks();
   auto exchange = ranks.communicator->make_exchange(even_layout());
   std::vector<float> sums(16);
-  exchange->reduce_slice(make_tree_program(num_ranks, shares_of(num_ranks, num_ranks)),
-                         reinterpret_cast<std::byte*>(sums.data()));
+  exchange->reduce_slice(one_leaf_a_rank(), reinterpret_cast<std::byte*>(sums.data()));
   exchange.reset();
   EXPECT_FALSE(ranks.device->was_released_busy);
   EXPECT_FALSE(ranks.device->was_aborted);
@@ -288,11 +287,10 @@ TEST(DeviceExchange, MemoryGoesWhenNoTransferUsesItAnyMore) {
 
 TEST(DeviceExchange, RangesThatLeaveAGapAreRefused) {
   Ranks ranks(Pace::transfers_first);
-  const int num_ranks = session().num_ranks();
   FlatLayout layout = even_layout();
   layout.num_blocks *= 2;
   const auto exchange = ranks.communicator->make_exchange(layout);
-  const TreeProgram program = make_tree_program(num_ranks, shares_of(num_ranks, num_ranks));
+  const TreeProgram program = one_leaf_a_rank();
   std::vector<float> sums(32);
   auto* const out = reinterpret_cast<std::byte*>(sums.data());
   EXPECT_THROW(exchange->start_reduce(program, {0, layout.num_elements() + 16}, out), std::logic_error);
