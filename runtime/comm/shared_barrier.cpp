@@ -12,8 +12,9 @@
 namespace lockstep {
 namespace {
 
-constexpr int max_spins = 2000;
+// To be woken takes longer than a rank is late as a rule.
 constexpr int max_yields = 50;
+constexpr int spins_between_yields = 1000;
 constexpr std::timespec longest_sleep = {0, 100'000'000};
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "processes share no locks");
@@ -42,7 +43,7 @@ SharedBarrier::SharedBarrier(std::byte* shared_memory, int num_ranks, int num_pr
                              std::function<void()> while_waiting)
     : state_(*reinterpret_cast<State*>(shared_memory)),
       num_ranks_(static_cast<std::uint32_t>(num_ranks)),
-      num_spins_(num_ranks <= num_processors ? max_spins : 0),
+      num_spins_(num_ranks <= num_processors ? spins_between_yields : 1),
       while_waiting_(std::move(while_waiting)) {}
 
 void SharedBarrier::arrive_and_wait() {
@@ -61,12 +62,11 @@ void SharedBarrier::arrive_and_wait() {
 
 void SharedBarrier::wait_while(std::uint32_t generation) const {
   const auto is_over = [&] { return state_.generation.load(std::memory_order_acquire) != generation; };
-  for (int spin = 0; spin < num_spins_; ++spin) {
-    if (is_over()) return;
-    pause_briefly();
-  }
   for (int yield = 0; yield < max_yields; ++yield) {
-    if (is_over()) return;
+    for (int spin = 0; spin < num_spins_; ++spin) {
+      if (is_over()) return;
+      pause_briefly();
+    }
     ::sched_yield();
   }
   while (!is_over()) {

@@ -9,8 +9,9 @@ namespace lockstep {
 
 /// A barrier of processes over 64-byte aligned memory that they share and that is zero at first.
 ///
-/// What a rank wrote before the barrier, every rank sees after it. A rank that waits spins for a moment where there
-/// is a processor for each rank, gives way a few times, and then sleeps: waiting for a long checkpoint burns no core.
+/// What a rank wrote before the barrier, every rank sees after it. A rank that waits watches for about a millisecond
+/// where there is a processor for each rank, giving way now and then, and then sleeps: waiting for a long checkpoint
+/// burns no core.
 /// The memory must outlive the object; all ranks give the same `num_ranks`.
 class SharedBarrier {
  public:

@@ -11,6 +11,9 @@
 
 namespace lockstep {
 
+/// What a step's loss functions gave: nothing where no micro-batch was run, or one of the two of Loss.
+enum class LossKind { none, mean, weighted };
+
 /// What a loss function gives back for a micro-batch: a scalar that is the mean over its samples, or the sum of
 /// something with its weight (e.g. the sum over tokens and their number). A run uses one of the two throughout.
 struct Loss {
@@ -19,6 +22,8 @@ struct Loss {
 
   at::Tensor value;              ///< 0-dimensional, differentiable
   std::optional<double> weight;  ///< absent: `value` is a mean over the samples
+
+  LossKind kind() const { return weight ? LossKind::weighted : LossKind::mean; }
 };
 
 /// The forward pass of a micro-batch. Called with the model in training mode, under the run's autocast.

@@ -194,13 +194,12 @@ MicroBatchSums MicroBatchRunner::run(const TrainingPlan& plan, const StepPlan& s
         if (is_drill) drill.emplace(state_);
         loss = differentiate(micro_batch, loss_scale);
       }
-      const auto kind = loss->weight ? MicroBatchSums::LossKind::weighted : MicroBatchSums::LossKind::mean;
-      if (sums.loss_kind != MicroBatchSums::LossKind::none && sums.loss_kind != kind)
+      if (sums.loss_kind != LossKind::none && sums.loss_kind != loss->kind())
         throw Error(
             ErrorKind::do_not_requeue,
             "the loss function gave a mean for one micro-batch and a weighted sum for another (they cannot be "
             "added up): always return the same kind");
-      sums.loss_kind = kind;
+      sums.loss_kind = loss->kind();
       sums.losses.push_back(loss->value.detach());
       sums.weights.push_back(loss->weight ? *loss->weight : micro_batch.num_samples);
       buckets_.finish(micro_batch.fraction);

@@ -22,8 +22,6 @@ namespace lockstep {
 
 /// What a rank's micro-batches of one step bring; the gradients are in the state's slots.
 struct MicroBatchSums {
-  enum class LossKind { none, mean, weighted };
-
   LeafRange share;                     ///< the micro-batches of this rank
   std::vector<at::Tensor> losses;      ///< of each micro-batch that was run, where it was computed
   std::vector<double> weights;         ///< what each stands for: its samples, or its own weight

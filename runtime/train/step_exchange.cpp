@@ -5,11 +5,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
-#include <span>
 
+#include "runtime/plan/error.hpp"
 #include "runtime/plan/node_sums.hpp"
 #include "runtime/train/block_squares.hpp"
 #include "runtime/train/tensor_types.hpp"
@@ -22,49 +20,6 @@ LeafRange parameter_blocks_of(const FlatGroup& group, int num_ranks, int rank) {
   const LeafRange blocks = share_of(group.layout.num_blocks, num_ranks, rank);
   return {std::min(blocks.begin, group.parameter_blocks), std::min(blocks.end, group.parameter_blocks)};
 }
-
-/// The scalars one rank brings, as they travel.
-struct Header {
-  std::int64_t failed = 0;
-  std::int64_t stop = 0;
-  std::int64_t save = 0;
-  std::int64_t save_durable = 0;
-  std::int64_t loss_kind = 0;
-  std::int64_t buffers_finite = 1;
-  std::uint64_t sample_mark = 0;
-};
-
-void append(std::vector<std::byte>& bytes, const void* data, std::size_t size) {
-  const auto* first = static_cast<const std::byte*>(data);
-  bytes.insert(bytes.end(), first, first + size);
-}
-
-void append(std::vector<std::byte>& bytes, const std::vector<double>& values) {
-  append(bytes, values.data(), values.size() * sizeof(double));
-}
-
-/// Takes values off the front of a message.
-class Taker {
- public:
-  explicit Taker(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  Header header() {
-    Header value;
-    std::memcpy(&value, bytes_.data(), sizeof value);
-    bytes_ = bytes_.subspan(sizeof value);
-    return value;
-  }
-  void doubles(int count, std::vector<double>& into) {
-    if (count == 0) return;
-    const std::size_t old = into.size();
-    into.resize(old + static_cast<std::size_t>(count));
-    std::memcpy(into.data() + old, bytes_.data(), static_cast<std::size_t>(count) * sizeof(double));
-    bytes_ = bytes_.subspan(static_cast<std::size_t>(count) * sizeof(double));
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 }  // namespace
 
@@ -93,6 +48,8 @@ const TreeProgram& StepExchange::program_for(const BatchPlan& plan, const StepPl
 
 void StepExchange::begin(const BatchPlan& plan, const StepPlan& step) {
   program_ = &program_for(plan, step);
+  num_micro_batches_ = step.num_micro_batches;
+  buffer_factor_ = static_cast<double>(plan.micro_batch_size) / static_cast<double>(step.num_samples);
   num_started_ = 0;
 }
 
@@ -125,129 +82,74 @@ std::vector<double> StepExchange::losses_and_squares(const MicroBatchSums& sums)
   return {numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel()};
 }
 
-StepExchange::Numbers StepExchange::fetch(const MicroBatchSums& sums) {
-  const std::vector<double> all = losses_and_squares(sums);
-  auto next = all.begin();
-  const auto take = [&next](std::int64_t count) {
-    const auto first = next;
-    next += count;
-    return std::vector<double>(first, next);
-  };
-  Numbers numbers;
-  numbers.losses = take(static_cast<std::int64_t>(sums.losses.size()));
+StepScalars StepExchange::scalars_of(const MicroBatchSums& sums, const StepFlags& flags) {
+  const std::vector<double> numbers = losses_and_squares(sums);
+  auto next = numbers.begin();
+  StepScalars mine;
+  mine.has_failed = sums.failure.has_value();
+  mine.flags = flags;
+  mine.loss_kind = sums.loss_kind;
+  mine.sample_mark = sums.sample_mark;
+  mine.counter_counts = sums.counter_counts;
+
+  NodeSums losses(num_micro_batches_, sums.share);
+  NodeSums weights(num_micro_batches_, sums.share);
+  for (const double weight : sums.weights) {
+    const double loss = *next++;
+    losses.add(sums.loss_kind == LossKind::weighted ? loss : loss * weight);
+    weights.add(weight);
+  }
+  mine.losses = losses.values();
+  mine.weights = weights.values();
+
   for (std::size_t g = 0; g < slices_.size(); ++g) {
     const FlatGroup& group = state_.groups()[g];
-    const std::int64_t num_parameter_blocks = group.parameter_slice().size() / group.layout.block_elements;
-    numbers.squares.push_back(take(num_parameter_blocks));
+    const LeafRange blocks = parameter_blocks_of(group, communicator_.num_ranks(), communicator_.rank());
+    NodeSums squares(group.parameter_blocks, blocks);
+    for (std::int64_t block = 0; block < blocks.size(); ++block) squares.add(*next++);
+    mine.squares.push_back(squares.values());
     // Of the buffers' blocks only this is asked.
-    for (const double sum : take(slices_[g].numel() / group.layout.block_elements - num_parameter_blocks))
-      numbers.buffers_finite &= std::isfinite(sum);
+    const std::int64_t num_blocks = slices_[g].numel() / group.layout.block_elements;
+    for (std::int64_t block = blocks.size(); block < num_blocks; ++block)
+      mine.buffers_finite &= std::isfinite(*next++);
   }
-  return numbers;
+  return mine;
 }
 
-StepTotals StepExchange::reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums,
-                                double loss_scale, const StepFlags& flags) {
-  const TreeProgram& program = *program_;
-  while (num_started_ < buckets_.buckets().size()) start(buckets_.buckets()[num_started_]);
-  for (std::size_t g = 0; g < slices_.size(); ++g)
-    state_.groups()[g].exchange->reduce_slice(program, static_cast<std::byte*>(slices_[g].data_ptr()));
-  const Numbers numbers = fetch(sums);
-
-  Header mine;
-  mine.failed = sums.failure.has_value();
-  mine.stop = flags.stop;
-  mine.save = flags.save;
-  mine.save_durable = flags.save_durable;
-  mine.loss_kind = static_cast<std::int64_t>(sums.loss_kind);
-  mine.buffers_finite = numbers.buffers_finite;
-  mine.sample_mark = sums.sample_mark;
-
-  NodeSums loss_nodes(step.num_micro_batches, sums.share);
-  NodeSums weight_nodes(step.num_micro_batches, sums.share);
-  const bool is_weighted = sums.loss_kind == MicroBatchSums::LossKind::weighted;
-  for (std::size_t i = 0; i < numbers.losses.size(); ++i) {
-    loss_nodes.add(is_weighted ? numbers.losses[i] : numbers.losses[i] * sums.weights[i]);
-    weight_nodes.add(sums.weights[i]);
-  }
-  std::vector<std::vector<double>> norm_nodes;
-  for (std::size_t g = 0; g < slices_.size(); ++g) {
-    const FlatGroup& group = state_.groups()[g];
-    NodeSums squares(group.parameter_blocks,
-                     parameter_blocks_of(group, communicator_.num_ranks(), communicator_.rank()));
-    for (const double of_block : numbers.squares[g]) squares.add(of_block);
-    norm_nodes.push_back(squares.values());
-  }
-
-  std::vector<std::byte> message;
-  append(message, &mine, sizeof mine);
-  append(message, sums.counter_counts);
-  append(message, loss_nodes.values());
-  append(message, weight_nodes.values());
-  for (const std::vector<double>& nodes : norm_nodes) append(message, nodes);
-
-  const auto num_counters = static_cast<int>(sums.counter_counts.size());
-  std::vector<std::size_t> counts;
-  std::size_t total = 0;
-  for (int rank = 0; rank < communicator_.num_ranks(); ++rank) {
-    int num_doubles = num_counters + 2 * program.nodes_of_rank[static_cast<std::size_t>(rank)];
-    for (const TreeProgram& norm : norm_programs_) num_doubles += norm.nodes_of_rank[static_cast<std::size_t>(rank)];
-    counts.push_back(sizeof(Header) + static_cast<std::size_t>(num_doubles) * sizeof(double));
-    total += counts.back();
-  }
-  std::vector<std::byte> all(total);
-  communicator_.all_gather(message, counts, all);
+StepTotals StepExchange::totals_of(const StepScalars& all, double loss_scale) const {
+  const double weight = program_->evaluate(all.weights);
+  double mean_factor = buffer_factor_;
+  if (all.loss_kind == LossKind::weighted) mean_factor = weight == 0.0 ? 0.0 : 1.0 / weight;
+  double squares = 0.0;
+  for (std::size_t g = 0; g < norm_programs_.size(); ++g) squares += norm_programs_[g].evaluate(all.squares[g]);
 
   StepTotals totals;
-  totals.counter_counts.assign(sums.counter_counts.size(), 0.0);
-  totals.flags.save_durable = true;
-  std::vector<double> losses;
-  std::vector<double> weights;
-  std::vector<std::vector<double>> norms(norm_programs_.size());
-  bool failed = false;
-  std::int64_t loss_kind = 0;
-  std::size_t begin = 0;
-  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    Taker taker(std::span<const std::byte>(all).subspan(begin, counts[rank]));
-    begin += counts[rank];
-    const Header header = taker.header();
-    failed = failed || header.failed != 0;
-    if (header.loss_kind != 0 && loss_kind != 0 && header.loss_kind != loss_kind) failed = true;
-    if (header.loss_kind != 0) loss_kind = header.loss_kind;
-    totals.flags.stop |= header.stop != 0;
-    totals.flags.save |= header.save != 0;
-    totals.flags.save_durable &= header.save_durable != 0;
-    totals.finite &= header.buffers_finite != 0;
-    totals.sample_mark += header.sample_mark;
-    std::vector<double> counters;
-    taker.doubles(num_counters, counters);
-    for (std::size_t i = 0; i < counters.size(); ++i)
-      totals.counter_counts[i] = std::max(totals.counter_counts[i], counters[i]);
-    taker.doubles(program.nodes_of_rank[rank], losses);
-    taker.doubles(program.nodes_of_rank[rank], weights);
-    for (std::size_t g = 0; g < norms.size(); ++g) taker.doubles(norm_programs_[g].nodes_of_rank[rank], norms[g]);
-  }
-  if (failed)
+  totals.loss = weight == 0.0 ? 0.0 : program_->evaluate(all.losses) / weight;
+  totals.loss_finite = std::isfinite(totals.loss);
+  totals.gradient_factor = mean_factor / loss_scale;
+  totals.gradient_norm = std::sqrt(squares) * totals.gradient_factor;
+  totals.finite = all.buffers_finite && std::isfinite(squares) && totals.loss_finite;
+  totals.buffer_factor = buffer_factor_;
+  totals.counter_counts = all.counter_counts;
+  totals.sample_mark = all.sample_mark;
+  totals.flags = all.flags;
+  return totals;
+}
+
+StepTotals StepExchange::reduce(const MicroBatchSums& sums, double loss_scale, const StepFlags& flags) {
+  while (num_started_ < buckets_.buckets().size()) start(buckets_.buckets()[num_started_]);
+  for (std::size_t g = 0; g < slices_.size(); ++g)
+    state_.groups()[g].exchange->reduce_slice(*program_, static_cast<std::byte*>(slices_[g].data_ptr()));
+  const StepScalars all = combine_scalars(communicator_, scalars_of(sums, flags), *program_, norm_programs_);
+  if (all.has_failed)
     agree(communicator_, [&] {
       if (sums.failure) throw *sums.failure;
-      if (loss_kind != static_cast<std::int64_t>(sums.loss_kind) && sums.loss_kind != MicroBatchSums::LossKind::none)
+      if (sums.loss_kind != LossKind::none && sums.loss_kind != all.loss_kind)
         throw Error(ErrorKind::do_not_requeue,
                     "the loss function gave a mean on one rank and a weighted sum on another (they cannot be added "
                     "up): always return the same kind");
     });
-
-  const double weight = program.evaluate(weights);
-  const bool weighted = loss_kind == static_cast<std::int64_t>(MicroBatchSums::LossKind::weighted);
-  totals.loss = weight == 0.0 ? 0.0 : program.evaluate(losses) / weight;
-  totals.loss_finite = std::isfinite(totals.loss);
-  totals.buffer_factor = static_cast<double>(plan.micro_batch_size) / static_cast<double>(step.num_samples);
-  const double mean_factor = weighted ? (weight == 0.0 ? 0.0 : 1.0 / weight) : totals.buffer_factor;
-  totals.gradient_factor = mean_factor / loss_scale;
-  double squares = 0.0;
-  for (std::size_t g = 0; g < norms.size(); ++g) squares += norm_programs_[g].evaluate(norms[g]);
-  totals.gradient_norm = std::sqrt(squares) * totals.gradient_factor;
-  totals.finite = totals.finite && std::isfinite(squares) && totals.loss_finite;
-  return totals;
+  return totals_of(all, loss_scale);
 }
 
 }  // namespace lockstep

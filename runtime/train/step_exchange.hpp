@@ -11,15 +11,9 @@
 #include "runtime/train/flat_state.hpp"
 #include "runtime/train/gradient_buckets.hpp"
 #include "runtime/train/micro_batches.hpp"
+#include "runtime/train/step_scalars.hpp"
 
 namespace lockstep {
-
-/// What a rank wants the others to know at a step boundary. Rides on the step's scalar collective, so it is free.
-struct StepFlags {
-  bool stop = false;          ///< a signal, a deadline or an operator asks to stop: any rank counts
-  bool save = false;          ///< a checkpoint is wanted now: any rank counts
-  bool save_durable = false;  ///< this rank's part of the pending checkpoint is written: all ranks count
-};
 
 /// The totals of a step, the same bits on all ranks and on any number of them.
 struct StepTotals {
@@ -46,10 +40,9 @@ class StepExchange {
   /// **Collective.** The next of the buckets is whole on this rank: its transfer starts where that gains anything.
   void start(const Bucket& bucket);
 
-  /// **Collective.** Starts what is not under way and adds up the step. Throws on all ranks what any rank's
-  /// micro-batches threw.
-  StepTotals reduce(const BatchPlan& plan, const StepPlan& step, const MicroBatchSums& sums, double loss_scale,
-                    const StepFlags& flags);
+  /// **Collective.** Starts what is not under way and adds up the step that began. Throws on all ranks what any
+  /// rank's micro-batches threw.
+  StepTotals reduce(const MicroBatchSums& sums, double loss_scale, const StepFlags& flags);
 
   /// This rank's slice of the summed gradients (and buffer changes) of each group; valid after reduce().
   std::vector<at::Tensor>& slices() { return slices_; }
@@ -57,22 +50,19 @@ class StepExchange {
  private:
   const TreeProgram& program_for(const BatchPlan& plan, const StepPlan& step);
 
-  /// This rank's numbers of the step, fetched from where they were computed, all at once.
-  struct Numbers {
-    std::vector<double> losses;
-    std::vector<std::vector<double>> squares;  ///< per group: of each of this rank's blocks of parameters
-    bool buffers_finite = true;
-  };
-  Numbers fetch(const MicroBatchSums& sums);
-
   /// The losses, then per group the squares of all of its slice's blocks. The only wait for the device in a step.
   std::vector<double> losses_and_squares(const MicroBatchSums& sums);
+
+  StepScalars scalars_of(const MicroBatchSums& sums, const StepFlags& flags);
+  StepTotals totals_of(const StepScalars& all, double loss_scale) const;
 
   FlatState& state_;
   const GradientBuckets& buckets_;
   Communicator& communicator_;
-  const TreeProgram* program_ = nullptr;  ///< of the step under way
-  std::size_t num_started_ = 0;           ///< of the buckets
+  const TreeProgram* program_ = nullptr;  ///< of the step under way, as the next two
+  std::int64_t num_micro_batches_ = 0;
+  double buffer_factor_ = 1.0;   ///< turns sums over micro-batches into means over samples
+  std::size_t num_started_ = 0;  ///< of the buckets
   std::vector<at::Tensor> slices_;
   std::vector<TreeProgram> norm_programs_;                     ///< per group, over its parameter blocks
   std::map<std::vector<std::int64_t>, TreeProgram> programs_;  ///< by the ends of the ranks' shares

@@ -123,7 +123,7 @@ StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events
                                                    [this](const Bucket& bucket) { exchange_.start(bucket); });
     if (const auto note = micro_batches_.take_note()) tell(events, *note);
     read_ahead();
-    const StepTotals totals = exchange_.reduce(plan_.batch(), step, sums, scale, mine);
+    const StepTotals totals = exchange_.reduce(sums, scale, mine);
     agreed_ = totals.flags;
     report.loss = totals.loss;
     report.gradient_norm = totals.gradient_norm;

@@ -7,8 +7,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <ctime>
@@ -62,9 +62,15 @@ class SyntheticDataset final : public Dataset {
   std::int64_t num_samples() const override { return targets_.size(0); }
 
   Batch get(std::span<const std::int64_t> ids) const override {
-    const at::Tensor rows =
-        at::from_blob(const_cast<std::int64_t*>(ids.data()), {static_cast<std::int64_t>(ids.size())}, at::kLong);
-    return {inputs_.index_select(0, rows), targets_.index_select(0, rows)};
+    const auto num_rows = static_cast<std::int64_t>(ids.size());
+    Batch batch{at::empty({num_rows, 1, image_side, image_side}, at::kFloat), at::empty({num_rows}, at::kLong)};
+    float* inputs = batch.inputs.data_ptr<float>();
+    std::int64_t* targets = batch.targets.data_ptr<std::int64_t>();
+    for (const std::int64_t id : ids) {
+      inputs = std::copy_n(inputs_.const_data_ptr<float>() + id * num_features, num_features, inputs);
+      *targets++ = targets_.const_data_ptr<std::int64_t>()[id];
+    }
+    return batch;
   }
 
  private:

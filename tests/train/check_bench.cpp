@@ -65,12 +65,12 @@ double check_milliseconds(const TrainingCase& what) {
   sums.share = {0, 1};
   sums.losses = {at::scalar_tensor(1.0)};
   sums.weights = {32.0};
-  sums.loss_kind = MicroBatchSums::LossKind::mean;
+  sums.loss_kind = LossKind::mean;
   sums.counter_counts.assign(state.loose().size(), 0.0);
   const at::NoGradGuard no_grad;
   return median_milliseconds(500, [&] {
     exchange.begin(plan.batch(), plan.next_step());
-    const StepTotals totals = exchange.reduce(plan.batch(), plan.next_step(), sums, 65536.0, {});
+    const StepTotals totals = exchange.reduce(sums, 65536.0, {});
     for (at::Tensor& slice : exchange.slices()) slice.mul_(totals.gradient_factor);
   });
 }
