@@ -72,10 +72,11 @@ DeviceCommunicator::DeviceCommunicator(const MpiSession& session, std::unique_pt
 DeviceCommunicator::~DeviceCommunicator() {
   finish();
   // The other ranks do not come to close the channel when this one unwinds.
-  if (std::uncaught_exceptions() > uncaught_at_start_ && !is_given_up_) channel_->abort();
+  if (std::uncaught_exceptions() > uncaught_at_start_ && !given_up_) channel_->abort();
 }
 
 void DeviceCommunicator::wait_for_device() {
+  check();
   if (!is_busy_) return;
   wait_until([&] { return device_->is_done(*transfers_ended_); });
   is_busy_ = false;
@@ -88,11 +89,17 @@ std::unique_ptr<FlatExchange> DeviceCommunicator::make_exchange(const FlatLayout
   return exchange;
 }
 
+std::unique_ptr<DeviceGraph> DeviceCommunicator::make_graph() {
+  wait_for_device();  // a graph begins on a device at rest: here, where a rank that does not come is noticed
+  return device_->make_graph();
+}
+
+void DeviceCommunicator::check() const {
+  if (given_up_) throw *given_up_;
+}
+
 void DeviceCommunicator::begin_operation(OperationKind kind) {
-  if (is_given_up_) {
-    throw Error(ErrorKind::failed, text("after ", name_of(operation_),
-                                        " failed nothing can be exchanged any more: start the run again"));
-  }
+  check();
   operation_ = {operation_.number + 1, kind};
   is_busy_ = true;
   is_open_ = true;
@@ -102,7 +109,15 @@ void DeviceCommunicator::begin_operation(OperationKind kind) {
 
 void DeviceCommunicator::transfer_group(const std::function<void(DeviceChannel&)>& work) {
   channel_->begin_group();
-  work(*channel_);
+  try {
+    work(*channel_);
+  } catch (...) {
+    try {
+      channel_->end_group();  // in an open group nothing could be aborted
+    } catch (const Error&) {  // the first one tells more
+    }
+    throw;
+  }
   channel_->end_group();
   wait_until([&] { return channel_->state() == ChannelState::ready; });
 }
@@ -115,7 +130,7 @@ void DeviceCommunicator::end_operation() {
 void DeviceCommunicator::let_caller_wait() { device_->wait(DeviceQueue::caller, *transfers_ended_); }
 
 void DeviceCommunicator::finish() noexcept {
-  if (!is_busy_ || is_given_up_) return;
+  if (!is_busy_ || given_up_) return;
   const bool unwinds = std::uncaught_exceptions() > uncaught_at_start_;
   const double most_seconds = unwinds ? unwinding_seconds : settings_.timeout_seconds;
   try {
@@ -130,7 +145,7 @@ void DeviceCommunicator::finish() noexcept {
     is_busy_ = true;  // the device itself has failed
   }
   if (!is_busy_) return;
-  is_given_up_ = true;
+  given_up_.emplace(ErrorKind::failed, "the devices' exchange was broken off: start the run again");
   channel_->abort();
 }
 
@@ -171,16 +186,17 @@ void DeviceCommunicator::wait_until(const std::function<bool()>& is_done) {
 }
 
 void DeviceCommunicator::fail(const std::string& why) {
-  is_given_up_ = true;
   std::string what = text(name_of(operation_), " did not end");
   if (session_.any_thread_may_communicate() || std::this_thread::get_id() == owner_) {
     const std::string absence = describe_absence(roll_call_.hold(operation_, roll_call_seconds, clock_), operation_);
     what = absence.empty() ? text("all ranks came to ", name_of(operation_), ", which did not end") : absence;
   }
+  given_up_.emplace(ErrorKind::failed,
+                    text(what, " (", why,
+                         "): look at what the ranks that are missing wrote last and at their nodes, set "
+                         "NCCL_DEBUG=INFO where none is missing, and start the run again"));
   channel_->abort();
-  throw Error(ErrorKind::failed, text(what, " (", why,
-                                      "): look at what the ranks that are missing wrote last and at their nodes, set "
-                                      "NCCL_DEBUG=INFO where none is missing, and start the run again"));
+  throw *given_up_;
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include "runtime/comm/mpi_session.hpp"
 #include "runtime/comm/roll_call.hpp"
 #include "runtime/plan/communicator.hpp"
+#include "runtime/plan/error.hpp"
 
 namespace lockstep {
 
@@ -52,7 +53,7 @@ class DeviceCommunicator final : public Communicator {
                   std::span<std::byte> all) override {
     control_.all_gather(mine, counts, all);
   }
-  std::unique_ptr<DeviceGraph> make_graph() override { return device_->make_graph(); }
+  std::unique_ptr<DeviceGraph> make_graph() override;
   std::unique_ptr<FlatExchange> make_exchange(const FlatLayout& layout) override;
 
   // For the exchange, which says what travels; the order of the queues is kept here. All local calls but
@@ -61,6 +62,8 @@ class DeviceCommunicator final : public Communicator {
   DeviceApi& device() { return *device_; }
   const DeviceSettings& settings() const { return settings_; }
 
+  /// Throws once more what the network was given up for, if it was.
+  void check() const;
   /// Begins an operation: what follows in the transfer queue waits for what the caller's queue holds now.
   void begin_operation(OperationKind kind);
   /// **Collective.** The transfers that `work` asks for, as one group.
@@ -90,9 +93,9 @@ class DeviceCommunicator final : public Communicator {
   std::unique_ptr<DeviceEvent> transfers_ended_;
   std::unique_ptr<DeviceChannel> channel_;
   Operation operation_;
-  bool is_busy_ = false;  ///< something was asked for and not yet seen done
-  bool is_open_ = false;  ///< an operation began and did not end: nothing marks the end of what it asked for
-  bool is_given_up_ = false;
+  bool is_busy_ = false;           ///< something was asked for and not yet seen done
+  bool is_open_ = false;           ///< an operation began and did not end: nothing marks the end of what it asked for
+  std::optional<Error> given_up_;  ///< why the network was given up
 };
 
 }  // namespace lockstep

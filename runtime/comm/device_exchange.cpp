@@ -67,6 +67,7 @@ void DeviceExchange::start_reduce(const TreeProgram& program, Slice range, std::
 }
 
 void DeviceExchange::reduce_slice(const TreeProgram& program, std::byte* out) {
+  communicator_.check();
   if (started_elements_ == 0) start_reduce(program, {0, layout_.num_elements()}, out);
   if (started_elements_ != layout_.num_elements()) {
     throw std::logic_error("reductions were started for a part of the flat state only");

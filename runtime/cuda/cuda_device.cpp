@@ -71,11 +71,7 @@ CudaDevice::~CudaDevice() {
 std::byte* CudaDevice::allocate(std::size_t num_bytes) {
   make_current();
   void* memory = nullptr;
-  const cudaError_t code = cudaMalloc(&memory, num_bytes);
-  if (code != cudaSuccess) {
-    cudaGetLastError();  // it is told here, not by the next call
-    check_cuda(code, text("cudaMalloc of ", num_bytes, " bytes").c_str());
-  }
+  check_cuda(cudaMalloc(&memory, num_bytes), text("cudaMalloc of ", num_bytes, " bytes").c_str());
   auto* const bytes = static_cast<std::byte*>(memory);
   try {
     check_cuda(cudaMemset(bytes, 0, num_bytes), "cudaMemset");

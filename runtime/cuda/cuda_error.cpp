@@ -6,6 +6,7 @@ namespace lockstep {
 
 void check_cuda(cudaError_t code, const char* function) {
   if (code == cudaSuccess) return;
+  cudaGetLastError();  // it is told here, not by the next call
   const char* const next_act =
       code == cudaErrorMemoryAllocation
           ? "): use a smaller micro-batch or model, or a device with more memory"

@@ -1,5 +1,6 @@
 #include "runtime/cuda/cuda_graph.hpp"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -11,13 +12,20 @@
 #include <exception>
 #include <mutex>
 
+#if __has_include(<torch/headeronly/version.h>)
+#include <torch/headeronly/version.h>
+// Recording goes on for pinned memory, too.
+#define LOCKSTEP_RECORDS_PINNED_MEMORY (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11)
+#endif
+
 namespace lockstep {
 namespace {
 
 class CudaGraph final : public DeviceGraph {
  public:
   void record(const std::function<void()>& work) override {
-    c10::cuda::device_synchronize();  // what is under way must not be caught up in it
+    c10::cuda::device_synchronize();                // what is under way must not be caught up in it
+    c10::cuda::CUDACachingAllocator::emptyCache();  // the graph's own memory is as much again
     // The default stream cannot be recorded.
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
     try {
@@ -44,6 +52,13 @@ class CudaGraph final : public DeviceGraph {
     // Thrown before it told the allocator and the generator that they are no longer recorded: the one would keep
     // memory that other streams have used, the other refuse to draw.
     const c10::DeviceIndex device = c10::cuda::current_device();
+#if LOCKSTEP_RECORDS_PINNED_MEMORY
+    try {
+      at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_);
+      at::getHostAllocator(at::kCUDA)->release_pool(pool_);
+    } catch (const std::exception&) {  // it had been told
+    }
+#endif
     try {
       c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_);
       c10::cuda::CUDACachingAllocator::releasePool(device, pool_);

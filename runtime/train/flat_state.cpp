@@ -5,6 +5,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/min.h>
@@ -64,6 +65,11 @@ bool FlatGroup::is_changed(std::size_t entry) const {
   return std::memcmp(values.const_data_ptr(), weight_views[entry].const_data_ptr(), values.nbytes()) != 0;
 }
 
+at::Tensor FlatGroup::unchanged_elements(std::size_t entry) const {
+  const at::ScalarType bits = layout.type == ElementType::float64 ? at::kLong : at::kInt;
+  return entries[entry].tensor.detach().view(bits).eq(weight_views[entry].view(bits));
+}
+
 FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int num_slots)
     : device_(device_of(communicator)) {
   std::string signature;
@@ -86,10 +92,17 @@ FlatState::FlatState(torch::nn::Module& module, Communicator& communicator, int 
 
 FlatState::~FlatState() {
   const at::NoGradGuard no_grad;
-  restore_buffers();
-  for (FlatGroup& group : groups_)
-    for (FlatEntry& entry : group.entries)
-      if (entry.is_parameter) entry.tensor.set_data(entry.tensor.detach().clone());
+  const auto for_parameters = [&](const auto& work) {
+    for (FlatGroup& group : groups_)
+      for (FlatEntry& entry : group.entries)
+        if (entry.is_parameter) work(entry.tensor);
+  };
+  try {
+    restore_buffers();
+    for_parameters([](at::Tensor& tensor) { tensor.set_data(tensor.detach().clone()); });
+  } catch (const std::exception&) {  // a device that has failed, or no memory: nobody may find what goes now
+    for_parameters([](at::Tensor& tensor) { tensor.set_data(at::empty({0}, tensor.scalar_type())); });
+  }
 }
 
 void FlatState::collect(torch::nn::Module& module) {
@@ -257,7 +270,7 @@ void FlatState::deposit_gradient(std::size_t group_index, std::size_t index, con
 void FlatState::deposit_buffers(const TreeAccumulator::Deposit& where, double buffer_weight) {
   for (FlatGroup& group : groups_) {
     // A buffer brings what the forward pass added to it, so that one that did not change keeps its bits.
-    std::vector<at::Tensor> buffers, before, into;
+    std::vector<at::Tensor> buffers, before, unchanged, into;
     for (std::size_t i = 0; i < group.entries.size(); ++i) {
       if (group.entries[i].is_parameter) continue;
       const at::Tensor& slot = group.slot_views[static_cast<std::size_t>(where.slot)][i];
@@ -267,10 +280,13 @@ void FlatState::deposit_buffers(const TreeAccumulator::Deposit& where, double bu
       }
       buffers.push_back(group.entries[i].tensor.detach());
       before.push_back(group.weight_views[i]);
+      unchanged.push_back(group.unchanged_elements(i));
       into.push_back(slot);
     }
     if (buffers.empty()) continue;
     const std::vector<at::Tensor> changes = at::_foreach_sub(buffers, before);
+    // A mask's minus infinity less itself is no number.
+    for (std::size_t i = 0; i < changes.size(); ++i) changes[i].masked_fill_(unchanged[i], 0);
     if (buffer_weight != 1.0) at::_foreach_mul_(changes, buffer_weight);
     where.add ? at::_foreach_add_(into, changes) : at::_foreach_copy_(into, changes);
   }

@@ -42,6 +42,9 @@ struct FlatGroup {
   /// Whether a buffer's bits may differ from those of the flat state; on a device, where to ask would be to wait,
   /// always. Its version would not tell: batch norm moves its statistics without touching it.
   bool is_changed(std::size_t entry) const;
+
+  /// Which elements of a buffer have the bits of the flat state. Does not wait for a device.
+  at::Tensor unchanged_elements(std::size_t entry) const;
 };
 
 /// A tensor outside the flat buffers: a counter (integer buffer), a constant (other buffer), or a frozen parameter of

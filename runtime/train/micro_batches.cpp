@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -58,16 +59,14 @@ class OverflowDrill {
  private:
   at::Tensor drilled(const at::Tensor& gradient) {
     if (std::exchange(is_done_, true)) return gradient;
-    const at::Tensor infinite = gradient.clone();
-    infinite.view(-1)[0] = std::numeric_limits<double>::infinity();
-    return infinite;
+    return at::full_like(gradient, std::numeric_limits<double>::infinity());
   }
 
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
   bool is_done_ = false;
 };
 
-bool is_all_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
+bool is_all(const at::Tensor& of_elements) { return of_elements.all().item<bool>(); }
 
 /// "a, b, c and 4 more".
 std::string first_of(const std::vector<std::string>& names) {
@@ -86,7 +85,10 @@ GeneratorGuard::GeneratorGuard(c10::Device device) {
 }
 
 GeneratorGuard::~GeneratorGuard() {
-  for (const auto& [device, state] : states_) set_generator_state(device, state);
+  try {
+    for (const auto& [device, state] : states_) set_generator_state(device, state);
+  } catch (const std::exception&) {  // a device that has failed: the error that ends the run has said so
+  }
 }
 
 MicroBatchRunner::MicroBatchRunner(torch::nn::Module& module, LossFunction loss, const Dataset& data,
@@ -233,11 +235,12 @@ std::optional<MicroBatchRunner::Culprit> MicroBatchRunner::first_nonfinite(const
     if (!std::isfinite(loss.value.item<double>())) names.push_back("the loss");
     for (const FlatGroup& group : state_.groups())
       for (const FlatEntry& entry : group.entries)
-        if (entry.trainable && entry.tensor.grad().defined() && !is_all_finite(entry.tensor.grad()))
+        if (entry.trainable && entry.tensor.grad().defined() && !is_all(at::isfinite(entry.tensor.grad())))
           names.push_back("the gradient of " + entry.name);
     for (const FlatGroup& group : state_.groups())
       for (std::size_t i = 0; i < group.entries.size(); ++i)
-        if (!group.entries[i].is_parameter && group.is_changed(i) && !is_all_finite(group.entries[i].tensor))
+        if (!group.entries[i].is_parameter &&
+            !is_all(at::isfinite(group.entries[i].tensor).logical_or_(group.unchanged_elements(i))))
           names.push_back("buffer " + group.entries[i].name);
     if (!names.empty()) return Culprit{index, first_of(names)};
   }

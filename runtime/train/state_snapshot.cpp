@@ -226,7 +226,7 @@ std::vector<std::string> load_weights(CheckpointReader& reader, torch::nn::Modul
   std::set<const void*> seen;
   const auto want = [&](const std::string& section, const std::string& name, const at::Tensor& tensor) {
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
-    at::Tensor values = tensor.detach().contiguous().clone();
+    at::Tensor values = tensor.detach().cpu().clone(at::MemoryFormat::Contiguous);
     TensorPart part;
     part.info = info_of(section, name, tensor);
     part.end = tensor.numel();

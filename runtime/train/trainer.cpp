@@ -217,6 +217,7 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
 
 std::map<std::string, double> Trainer::evaluate(const Dataset& data, const MetricFunction& metrics,
                                                 const std::function<bool()>& stop_requested) {
+  communicator_.wait_for_device();
   state_.restore_buffers();
   const std::int64_t batch_size =
       options_.evaluation_batch_size > 0 ? options_.evaluation_batch_size : plan_.batch().micro_batch_size;
@@ -225,6 +226,7 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
 }
 
 Snapshot Trainer::snapshot() {
+  communicator_.wait_for_device();
   Snapshot snapshot;
   snapshot.step = plan_.progress().steps_taken;
   plan_.store(snapshot.attributes);
@@ -291,6 +293,7 @@ RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
     save(*store, control);
     store->finish();
   }
+  communicator_.wait_for_device();
   return end;
 }
 

@@ -41,7 +41,7 @@ class InFolder(unittest.TestCase):
         place = tempfile.TemporaryDirectory(prefix="lockstep-test-")
         self.addCleanup(place.cleanup)
         self.folder = Path(place.name)
-        self.setting = run_checks.Setting(built.Built(self.folder, "mpirun", "2.11.0+cu130"), "cuda", 1, "", [])
+        self.setting = run_checks.Setting(built.Built(self.folder, "mpirun", "2.11.0+cu130"), "cuda", 1, False, "", [])
 
     def program(self, name, text):
         file = self.folder / name

@@ -1,6 +1,13 @@
 // Training on devices: as on the CPU but for rounding, and to the last bit the same on any number of devices.
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
+#include <limits>
+
 #include "tests/gpu/on_device.hpp"
+#include "tests/train/pulled_model.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -57,6 +64,32 @@ TEST_F(DeviceTraining, IsTheSameRunOnAnyNumberOfDevices) {
       EXPECT_EQ(course->result, expected->result) << what.name << " on " << num_ranks << " devices";
     }
   }
+}
+
+/// With a constant buffer that is no number, as masks have it.
+class MaskedModel final : public torch::nn::Module {
+ public:
+  MaskedModel()
+      : weight(register_parameter("weight", at::ones({3}))),
+        mask(register_buffer("mask", at::tensor({0.0, -inf, std::nan("")}, at::kFloat))) {}
+
+  Loss loss(const Batch& batch) { return (batch.inputs * (weight + mask).narrow(0, 0, 1)).mean(); }
+
+  static constexpr double inf = std::numeric_limits<double>::infinity();
+  at::Tensor weight;
+  at::Tensor mask;
+};
+
+TEST_F(DeviceTraining, LeavesConstantsThatAreNoNumbers) {
+  on_first_devices(session().num_ranks(), exact_order(), [&](Communicator& devices) {
+    MaskedModel model;
+    const RowDataset data(at::ones({12, 1}));
+    Trainer trainer(
+        model, [&](const Batch& batch) { return model.loss(batch); }, data, descent(0.1, 4, 2), devices);
+    while (!trainer.plan().finished()) EXPECT_TRUE(trainer.take_step().applied);
+    EXPECT_EQ(model.mask[1].item<double>(), -MaskedModel::inf);
+    EXPECT_NEAR(model.weight[0].item<double>(), 1.0 - 0.1 * 3, 1e-6);
+  });
 }
 
 TEST_F(DeviceTraining, LearnsWithDropout) {

@@ -17,12 +17,17 @@ def version_text(number, thousands=1000):
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
+EXCLUSIVE_PROCESS = 3  # CU_COMPUTEMODE_EXCLUSIVE_PROCESS
+
+
 class Driver:
     """The driver's own answers, asked without any part of a CUDA toolkit."""
 
     def __init__(self, library="libcuda.so.1"):
         self.cuda_version = 0
         self.names = []
+        self.is_exclusive = False  # the first device takes one process only
         self.why_no_device = ""
         try:
             cuda = ctypes.CDLL(library)
@@ -43,6 +48,8 @@ class Driver:
             cuda.cuDeviceGet(ctypes.byref(device), index)
             cuda.cuDeviceGetName(name, len(name), device)
             self.names.append(name.value.decode())
+            if index == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(number), COMPUTE_MODE, device) == 0:
+                self.is_exclusive = number.value == EXCLUSIVE_PROCESS
         if not self.names:
             self.why_no_device = "the driver sees no GPU"
 

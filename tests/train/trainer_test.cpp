@@ -133,6 +133,38 @@ TEST(Failure, InAnEvaluationOfOneRankIsThrownOnAllRanks) {
   trainer.take_step();
 }
 
+/// A buffer that is half a constant without a number and half a count of calls.
+class HalfConstantModel final : public torch::nn::Module {
+ public:
+  HalfConstantModel()
+      : weight(register_parameter("weight", at::ones({1}))),
+        mixed(register_buffer("mixed", at::tensor({-inf, std::nan(""), 0.0}))) {}
+
+  Loss loss(const Batch& batch) {
+    const at::NoGradGuard no_grad;
+    if (is_training()) mixed[2] += 1;
+    const at::AutoGradMode with_gradients(true);
+    return (weight * batch.inputs).mean();
+  }
+
+  at::Tensor weight;
+  at::Tensor mixed;
+};
+
+TEST(Buffers, KeepWhatIsNoNumberBesideWhatMoves) {
+  const auto communicator = make();
+  const RowDataset data(at::ones({8, 1}));
+  HalfConstantModel model;
+  Trainer trainer(
+      model, [&](const Batch& batch) { return model.loss(batch); }, data, descent(0.1, 4, 2), *communicator);
+  for (int step = 1; step <= 2; ++step) {
+    EXPECT_TRUE(trainer.take_step().applied);
+    EXPECT_EQ(model.mixed[0].item<double>(), -inf);
+    EXPECT_TRUE(std::isnan(model.mixed[1].item<double>()));
+    EXPECT_EQ(model.mixed[2].item<double>(), step);
+  }
+}
+
 TEST(Failure, OfAModelThatDiffersOnOneRankIsToldToAllRanks) {
   if (session().num_ranks() == 1) return;
   const auto communicator = make();
