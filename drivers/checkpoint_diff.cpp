@@ -12,6 +12,7 @@
 #include "drivers/checkpoint_pieces.hpp"
 #include "drivers/checkpoint_table.hpp"
 #include "runtime/plan/error.hpp"
+#include "runtime/plan/shape_text.hpp"
 
 namespace lockstep {
 namespace {

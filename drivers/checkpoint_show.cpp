@@ -10,6 +10,7 @@
 #include "drivers/checkpoint_table.hpp"
 #include "io/digest.hpp"
 #include "runtime/plan/error.hpp"
+#include "runtime/plan/shape_text.hpp"
 
 namespace lockstep {
 namespace {

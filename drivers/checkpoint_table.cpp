@@ -82,12 +82,6 @@ std::string bytes_text(std::uint64_t num_bytes) {
 
 std::string number_text(double value) { return printed("%.5g", value); }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string list = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) list += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return list + "]";
-}
-
 std::string value_text(const AttributeValue& value, std::size_t most) {
   return std::visit([most](const auto& held) { return plain(held, most); }, value);
 }

@@ -39,7 +39,6 @@ class AlignedTable {
 std::string count_text(std::int64_t number);                                ///< 1234567 as "1,234,567"
 std::string bytes_text(std::uint64_t num_bytes);                            ///< "9.7 MB", "512 bytes"
 std::string number_text(double value);                                      ///< five digits: "-0.012346", "3.2e-07"
-std::string shape_text(const std::vector<std::int64_t>& shape);             ///< "[32, 1, 3, 3]"
 std::string value_text(const AttributeValue& value, std::size_t most = 8);  ///< exact; of a list the first `most`
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@ target_link_libraries(lockstep_models PUBLIC lockstep::train)
 
 find_package(nlohmann_json REQUIRED)
 add_executable(lockstep-train
+  train_data.cpp
   train_main.cpp
   train_options.cpp
   train_report.cpp

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "runtime/plan/error.hpp"
+#include "runtime/plan/shape_text.hpp"
 
 namespace lockstep {
 namespace {
@@ -77,12 +78,6 @@ class Cnn final : public Model {
   torch::nn::Linear output_;
 };
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string joined;
-  for (const std::int64_t extent : shape) joined += (joined.empty() ? "" : " x ") + std::to_string(extent);
-  return joined.empty() ? "a single number" : joined;
-}
-
 }  // namespace
 
 std::shared_ptr<Model> make_model(const ModelOptions& options, std::uint64_t seed) {
@@ -105,12 +100,13 @@ std::shared_ptr<Model> make_model(const ModelOptions& options, std::uint64_t see
 LossFunction make_loss(const std::string& name, Model& model) {
   if (name == "cross-entropy")
     return [&model](const Batch& batch) -> Loss {
-      return at::cross_entropy_loss(model.forward(batch.inputs), batch.targets);
+      return at::cross_entropy_loss(model.forward(batch.inputs), batch.targets.flatten());
     };
   if (name == "mse")
     return [&model](const Batch& batch) -> Loss {
       const at::Tensor outputs = model.forward(batch.inputs);
-      return at::mse_loss(outputs, batch.targets.view_as(outputs));
+      const at::Tensor targets = batch.targets.view_as(outputs);
+      return at::mse_loss(outputs, targets.is_floating_point() ? targets : targets.to(at::kFloat));
     };
   throw Error(ErrorKind::usage, text("the loss '", name, "' is not known: use cross-entropy or mse"));
 }
@@ -119,9 +115,10 @@ MetricFunction make_metrics(const std::string& loss_name, Model& model) {
   if (loss_name != "cross-entropy") return metric_of(make_loss(loss_name, model));
   return [&model](const Batch& batch) {
     const at::Tensor outputs = model.forward(batch.inputs).to(at::kFloat);
+    const at::Tensor targets = batch.targets.flatten();
     const auto samples = static_cast<double>(batch.size());
-    const double loss = at::cross_entropy_loss(outputs, batch.targets).item<double>() * samples;
-    const auto correct = static_cast<double>(outputs.argmax(1).eq(batch.targets).sum().item<std::int64_t>());
+    const double loss = at::cross_entropy_loss(outputs, targets).item<double>() * samples;
+    const auto correct = static_cast<double>(outputs.argmax(1).eq(targets).sum().item<std::int64_t>());
     return std::map<std::string, WeightedSum>{{"loss", {loss, samples}}, {"accuracy", {correct, samples}}};
   };
 }

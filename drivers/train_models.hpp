@@ -34,7 +34,7 @@ struct ModelOptions {
 /// or an input shape that it cannot take.
 std::shared_ptr<Model> make_model(const ModelOptions& options, std::uint64_t seed);
 
-/// "cross-entropy" (integer targets: classes) or "mse" (floating targets of the output's shape).
+/// "cross-entropy" (targets: one class index a sample) or "mse" (targets of the output's shape).
 /// `model` must outlive the function. Throws Error(usage) for another name.
 LossFunction make_loss(const std::string& name, Model& model);
 

@@ -9,15 +9,14 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <utility>
 
 #include "drivers/command_line.hpp"
+#include "drivers/train_data.hpp"
 #include "drivers/train_models.hpp"
 #include "drivers/train_report.hpp"
 #include "io/checkpoint_directory.hpp"
-#include "io/dataset_reader.hpp"
 #include "io/preflight.hpp"
 #include "runtime/comm/make_communicator.hpp"
 #include "runtime/launch/deadline.hpp"
@@ -25,8 +24,8 @@
 #include "runtime/launch/stop_files.hpp"
 #include "runtime/launch/stop_request.hpp"
 #include "runtime/plan/option_names.hpp"
+#include "runtime/plan/shape_text.hpp"
 #include "runtime/train/state_snapshot.hpp"
-#include "runtime/train/tensor_types.hpp"
 #include "runtime/train/weights_digest.hpp"
 
 namespace lockstep {
@@ -82,65 +81,6 @@ CheckpointOptions checkpoint_options_of(const TrainCommand& command, const fs::p
   options.inject = fault;
   options.versions = text("lockstep ", LOCKSTEP_VERSION, ", LibTorch ", TORCH_VERSION);
   return options;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string joined = "[";
-  for (const std::int64_t extent : shape) joined += (joined.size() > 1 ? ", " : "") + std::to_string(extent);
-  return joined + "]";
-}
-
-/// The data of a file, opened by every rank for itself.
-std::unique_ptr<Hdf5Dataset> open_data(Communicator& communicator, const std::string& path,
-                                       const TrainCommand& command) {
-  std::unique_ptr<Hdf5Dataset> data;
-  agree(communicator, [&] {
-    data = std::make_unique<Hdf5Dataset>(path, std::vector<std::string>{command.inputs_name, command.targets_name});
-  });
-  return data;
-}
-
-/// The largest target plus one, read by rank 0.
-std::int64_t count_classes(Communicator& communicator, Hdf5Dataset& data) {
-  constexpr std::int64_t piece = 1 << 16;
-  std::string classes;
-  agree(communicator, [&] {
-    if (communicator.rank() != 0) return;
-    const FieldInfo& field = data.fields()[1];
-    if (field.type == ElementType::float32 || field.type == ElementType::float64 ||
-        field.sample_bytes() != size_of(field.type))
-      throw Error(ErrorKind::usage,
-                  text("the targets '", field.name, "' are ", name_of(field.type), shape_text(field.sample_shape),
-                       " a sample (cross-entropy takes one class index): choose other targets with "
-                       "--targets-name, or --loss mse"));
-    std::int64_t largest = 0;
-    for (std::int64_t first = 0; first < data.num_samples(); first += piece) {
-      std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(piece, data.num_samples() - first)));
-      std::iota(ids.begin(), ids.end(), first);
-      std::vector<std::byte> bytes(ids.size() * field.sample_bytes());
-      data.read(1, ids, bytes.data());
-      const at::Tensor targets =
-          view_of(bytes.data(), {static_cast<std::int64_t>(ids.size())}, scalar_type_of(field.type));
-      if (targets.to(at::kLong).min().item<std::int64_t>() < 0)
-        throw Error(ErrorKind::do_not_requeue,
-                    text("the targets '", field.name, "' hold a negative class index: mend the data"));
-      largest = std::max(largest, targets.to(at::kLong).max().item<std::int64_t>());
-    }
-    classes = std::to_string(largest + 1);
-  });
-  return std::stoll(broadcast_text(communicator, classes));
-}
-
-ModelOptions resolve_model(const TrainCommand& command, Communicator& communicator, Hdf5Dataset& data) {
-  ModelOptions model = command.model;
-  model.input_shape = data.fields()[0].sample_shape;
-  if (command.loss == "cross-entropy") {
-    model.num_outputs = command.num_classes ? *command.num_classes : count_classes(communicator, data);
-  } else {
-    const std::vector<std::int64_t>& shape = data.fields()[1].sample_shape;
-    model.num_outputs = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  }
-  return model;
 }
 
 std::string host_name() {
@@ -319,16 +259,13 @@ int Launch::run() {
   notes_.insert(notes_.end(), command_.unused_options.begin(), command_.unused_options.end());
   if (!communicator_->device_index() && command_.reduction == ReductionOrder::fast)
     notes_.push_back("--reduction fast has no effect on the CPU, where the exact order costs nothing");
-  std::unique_ptr<Hdf5Dataset> data = open_data(*communicator_, command_.train_data, command_);
-  std::unique_ptr<Hdf5Dataset> validation_file;
-  if (!command_.validation_data.empty())
-    validation_file = open_data(*communicator_, command_.validation_data, command_);
+  TrainData data = open_train_data(*communicator_, command_);
 
   TrainerOptions options = command_.trainer;
   options.overflow_drill_steps = drills_.overflow_steps;
   if (command_.cuda_graph) options.make_graph = [this] { return communicator_->make_graph(); };
   std::shared_ptr<Model> model;
-  const ModelOptions model_options = resolve_model(command_, *communicator_, *data);
+  const ModelOptions model_options = resolve_model(*communicator_, command_, data);
   agree(*communicator_, [&] { model = make_model(model_options, options.plan.seed); });
 
   std::unique_ptr<CheckpointDirectory> store;
@@ -341,11 +278,11 @@ int Launch::run() {
   if (!resumed && !command_.finetune_from.empty()) finetune(*model);
 
   const std::string data_line =
-      text(command_.train_data, ": ", data->num_samples(), " samples of ", name_of(data->fields()[0].type), " ",
-           shape_text(data->fields()[0].sample_shape));
-  const SourceDataset train_set(std::move(data));
+      text(command_.train_data, ": ", data.training->num_samples(), " samples of ",
+           name_of(data.training->fields()[0].type), " ", shape_text(data.training->fields()[0].sample_shape));
+  const SourceDataset train_set(std::move(data.training));
   std::unique_ptr<SourceDataset> validation_set;
-  if (validation_file) validation_set = std::make_unique<SourceDataset>(std::move(validation_file));
+  if (data.validation) validation_set = std::make_unique<SourceDataset>(std::move(data.validation));
   Trainer trainer(*model, make_loss(command_.loss, *model), train_set, options, *communicator_, resumed.get());
 
   if (speaks() && !folder_.empty()) files_ = std::make_unique<StopFiles>(folder_);

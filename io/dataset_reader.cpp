@@ -8,17 +8,12 @@
 #include <string_view>
 
 #include "runtime/plan/error.hpp"
+#include "runtime/plan/shape_text.hpp"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t kLargestListing = 20;
-
-std::string shape_text(std::span<const hsize_t> extents) {
-  std::string shape = "[";
-  for (std::size_t i = 0; i < extents.size(); ++i) shape += text(i == 0 ? "" : ", ", extents[i]);
-  return shape + "]";
-}
 
 std::vector<hsize_t> extents_of(const Hdf5Handle& dataset) {
   const Hdf5Handle space(H5Dget_space(dataset.get()), "cannot read the shape of a data set");

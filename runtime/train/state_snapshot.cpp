@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/plan/shape_text.hpp"
 #include "runtime/train/tensor_types.hpp"
 
 namespace lockstep {
@@ -54,13 +55,7 @@ TensorPart loose_part(const LooseTensor& item, const Communicator& communicator)
   return part;
 }
 
-std::string shape_text(const TensorInfo& info) {
-  std::ostringstream out;
-  out << name_of(info.type) << '[';
-  for (std::size_t i = 0; i < info.shape.size(); ++i) out << (i ? ", " : "") << info.shape[i];
-  out << ']';
-  return out.str();
-}
+std::string type_text(const TensorInfo& info) { return std::string(name_of(info.type)) + shape_text(info.shape); }
 
 /// Every difference between what is wanted and what is stored, one a line.
 struct Differences {
@@ -96,16 +91,16 @@ Differences compare(const std::vector<TensorInfo>& wanted, const std::vector<Ten
     const auto found = by_key.find({info.section, info.name});
     const std::string title = info.section + " '" + info.name + "'";
     if (found == by_key.end()) {
-      differences.missing.push_back(title + " " + shape_text(info));
+      differences.missing.push_back(title + " " + type_text(info));
       continue;
     }
     if (found->second->type != info.type || found->second->shape != info.shape)
-      differences.changed.push_back(title + ": " + shape_text(*found->second) + " stored, " + shape_text(info) +
+      differences.changed.push_back(title + ": " + type_text(*found->second) + " stored, " + type_text(info) +
                                     " here");
     by_key.erase(found);
   }
   for (const auto& [key, info] : by_key)
-    differences.unexpected.push_back(key.first + " '" + key.second + "' " + shape_text(*info));
+    differences.unexpected.push_back(key.first + " '" + key.second + "' " + type_text(*info));
   return differences;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "drivers/checkpoint_table.hpp"
+#include "runtime/plan/shape_text.hpp"
 
 namespace lockstep {
 namespace {
@@ -121,8 +122,8 @@ TEST(CheckpointTable, WritesNumbersForPeople) {
   EXPECT_EQ(bytes_text(1000), "1.0 kB");
   EXPECT_EQ(bytes_text(999960), "1.0 MB");
   EXPECT_EQ(bytes_text(4831838208), "4.8 GB");
-  EXPECT_EQ(shape_text({}), "[]");
-  EXPECT_EQ(shape_text({2, 3}), "[2, 3]");
+  EXPECT_EQ(shape_text(std::vector<std::int64_t>{}), "[]");
+  EXPECT_EQ(shape_text(std::vector<std::int64_t>{2, 3}), "[2, 3]");
   EXPECT_EQ(value_text(0.1), "0.1");
   EXPECT_EQ(value_text(std::vector<std::int64_t>{1, 2, 3}, 2), "1, 2, ... (3 in all)");
   EXPECT_EQ(value_text(std::vector<std::string>{}), "none");

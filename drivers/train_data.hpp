@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+
+#include "drivers/train_models.hpp"
+#include "drivers/train_options.hpp"
+#include "io/dataset_reader.hpp"
+#include "runtime/plan/communicator.hpp"
+
+namespace lockstep {
+
+/// What a command trains on and what it evaluates on. Every rank has opened the files for itself.
+struct TrainData {
+  std::unique_ptr<Hdf5Dataset> training;
+  std::unique_ptr<Hdf5Dataset> validation;  ///< null: none is named
+};
+
+/// **Collective.** Throws Error(usage) for a file that cannot be used, and for a validation set whose samples are not
+/// shaped as the training set's.
+TrainData open_train_data(Communicator& communicator, const TrainCommand& command);
+
+/// **Collective.** The command's model with the sizes that its data ask for. Throws Error where the targets of either
+/// set are none that the loss can take: for cross-entropy each is the index of a class that the model has.
+ModelOptions resolve_model(Communicator& communicator, const TrainCommand& command, TrainData& data);
+
+}  // namespace lockstep
