@@ -70,7 +70,11 @@ ROOMS = {
     "runtime/cuda": Room(
         ["runtime/plan", "runtime/cuda"],
         libraries=["cuda_runtime_api.h", "nccl.h"],
-        only_in={"c10/cuda/": ("caller_stream.", "cuda_graph."), "ATen/cuda/": "cuda_graph."},
+        only_in={
+            "c10/cuda/": ("caller_stream.", "cuda_graph."),
+            "ATen/": "cuda_graph.",
+            "torch/headeronly/version.h": "cuda_graph.",
+        },
         doors=["runtime/comm/device_api.hpp", "runtime/comm/device_plugin.hpp"],
     ),
     "runtime/train": Room(
