@@ -110,6 +110,8 @@ void CheckpointDirectory::start_save(const Snapshot& snapshot) {
   if (options_.timing == SaveTiming::synchronous) complete_save();
 }
 
+void CheckpointDirectory::wait_until_copied() noexcept { writer_->wait_until_copied(); }
+
 bool CheckpointDirectory::part_is_durable() { return saving_ >= 0 && writer_->is_part_done(); }
 
 void CheckpointDirectory::commit_save() {

@@ -40,7 +40,8 @@ struct CheckpointOptions {
 /// A checkpoint exists once its name does: it is written under a temporary name, made durable, checked, renamed.
 /// Files are only believed when verified, whatever their names or the link `latest` say. One run at a time: rank 0
 /// holds the folder's lock while the object lives. Rank 0 alone reads the folder and decides.
-/// The communicator must outlive it. The constructor is **collective**, as are all calls but part_is_durable().
+/// The communicator must outlive it. The constructor is **collective**, as are all calls but wait_until_copied() and
+/// part_is_durable().
 class CheckpointDirectory final : public CheckpointStore {
  public:
   /// Creates the folder when it is missing, locks it, removes leftovers of unfinished saves. Throws Error on all
@@ -55,6 +56,7 @@ class CheckpointDirectory final : public CheckpointStore {
 
   void prepare(const Snapshot& snapshot) override;
   void start_save(const Snapshot& snapshot) override;
+  void wait_until_copied() noexcept override;
   bool part_is_durable() override;
   void commit_save() override;
   void finish() override;

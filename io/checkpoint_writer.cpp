@@ -189,22 +189,21 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
       save_->aliases = snapshot.aliases;
       save_->header = skeleton_->stamp(path, snapshot.step, snapshot.attributes);
     }
-    // Last: rank 0's share of the memory's bandwidth is the others' until it comes, and theirs is its own at the end.
-    if (settings_.timing == SaveTiming::asynchronous) stage(*save_);
   });
   agree(communicator_, [&] { reach(SaveStage::skeleton, snapshot.step); });
   if (settings_.kind == WriterKind::collective) {
     write_collectively(communicator_, path, snapshot);
     agree(communicator_, [&] {
       save_->digests = digests_of(save_->parts, layout_.rows);
-      for (const SaveStage stage : {SaveStage::data, SaveStage::written, SaveStage::durable}) {
+      for (const SaveStage stage : {SaveStage::copy, SaveStage::data, SaveStage::written, SaveStage::durable}) {
         reach(stage, snapshot.step);
       }
     });
     part_is_done_ = true;
     return;
   }
-  save_->blocks = share_out_blocks(communicator_, save_->parts, layout_.header);
+  save_->blocks.fragments = share_out_fragments(communicator_, save_->parts, layout_.header);
+  is_copied_ = false;
   begin_work([this] { write_part(*save_); });
 }
 
@@ -224,6 +223,11 @@ void CheckpointWriter::stage(Save& save) {
   }
 }
 
+void CheckpointWriter::announce_copied() noexcept {
+  is_copied_ = true;
+  is_copied_.notify_all();
+}
+
 // Does this rank's share of a save, now or in a thread; what fails is known to all at finish_work().
 void CheckpointWriter::begin_work(std::function<void()> work) {
   part_is_done_ = false;
@@ -235,13 +239,18 @@ void CheckpointWriter::begin_work(std::function<void()> work) {
     } catch (const std::exception& error) {
       save_->failure = Error(ErrorKind::failed, error.what());
     }
+    announce_copied();  // what failed before it could: nobody reads the snapshot any more
     part_is_done_ = true;
   };
-  if (settings_.timing == SaveTiming::asynchronous) {
-    thread_ = std::thread(guarded);
-  } else {
-    guarded();
+  try {
+    if (settings_.timing == SaveTiming::asynchronous) {
+      thread_ = std::thread(guarded);
+      return;
+    }
+  } catch (const std::system_error&) {
+    // No thread is to be had: the run waits.
   }
+  guarded();
 }
 
 void CheckpointWriter::finish_work() {
@@ -252,6 +261,12 @@ void CheckpointWriter::finish_work() {
 }
 
 void CheckpointWriter::write_part(Save& save) {
+  reach(SaveStage::copy, save.step);
+  if (settings_.timing == SaveTiming::asynchronous) {
+    stage(save);
+    announce_copied();
+  }
+  save.blocks.ranges = whole_blocks_of(save.parts);
   // Digests take the processor while the writing waits for the disk.
   auto digests = std::async(std::launch::async, [&] { return digests_of(save.parts, layout_.rows); });
   write_directly(

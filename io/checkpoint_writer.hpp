@@ -27,14 +27,15 @@ enum class WriterKind {
 /// When the elements are written.
 enum class SaveTiming {
   synchronous,  ///< the run stands still
-  asynchronous  ///< they are copied, and written while the run goes on; the direct writer only
+  asynchronous  ///< they are copied and written while the run goes on; the direct writer only
 };
 
 /// Writes checkpoint files, one at a time, each under a name that is not yet a checkpoint's.
 ///
 /// start() begins one; seal(), once all ranks have written, makes the file whole; commit() gives it its name;
-/// abandon() removes it. With the asynchronous timing the first two go on in the background, is_part_done() tells
-/// until when, and the snapshot is free to change once start() returns. The communicator must outlive it.
+/// abandon() removes it. With the asynchronous timing the first two go on in the background, and is_part_done() tells
+/// until when; the bytes of the snapshot are copied there too, and stay as they are until wait_until_copied()
+/// returns. The communicator must outlive it.
 class CheckpointWriter {
  public:
   struct Settings {
@@ -58,6 +59,9 @@ class CheckpointWriter {
   /// Throws Error on all ranks.
   void start(const Snapshot& snapshot, const std::string& path);
 
+  /// Waits until the bytes of the snapshot of start() are free to change: copied, written, or given up.
+  void wait_until_copied() const noexcept { is_copied_.wait(false); }
+
   /// Whether the next call finds nothing to wait for on this rank.
   bool is_part_done() const { return part_is_done_; }
 
@@ -76,6 +80,7 @@ class CheckpointWriter {
 
   void build_layout(const Snapshot& snapshot, const std::vector<LaunchRecord>& launches);
   void stage(Save& save);
+  void announce_copied() noexcept;
   void begin_work(std::function<void()> work);
   void finish_work();
   void write_part(Save& save);
@@ -91,6 +96,7 @@ class CheckpointWriter {
   std::optional<TransferBuffers> buffers_;
   StagingBuffer staging_;
   std::unique_ptr<Save> save_;
+  std::atomic<bool> is_copied_ = true;
   std::atomic<bool> part_is_done_ = false;
   std::thread thread_;
 };

@@ -1,6 +1,7 @@
 #include "io/file_parts.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "io/bytes.hpp"
@@ -19,6 +20,19 @@ FileRange clipped(const FilePart& part, std::uint64_t begin, std::uint64_t end) 
   const std::uint64_t to = std::min(part.offset + part.num_bytes, end);
   if (from >= to) return {};
   return {from, to - from, part.data + (from - part.offset)};
+}
+
+// Calls `work` for each part with the whole disk blocks, [begin, end), of the run of parts that it belongs to.
+template <class Work>
+void for_each_in_run(const std::vector<FilePart>& parts, const Work& work) {
+  for (std::size_t next = 0; next < parts.size();) {
+    std::size_t last = next;
+    std::uint64_t end = parts[next].offset;
+    while (last < parts.size() && parts[last].offset == end) end += parts[last++].num_bytes;
+    const std::uint64_t inner_begin = std::min(round_up(parts[next].offset), end);
+    const std::uint64_t inner_end = std::max(round_down(end), inner_begin);
+    for (; next < last; ++next) work(parts[next], inner_begin, inner_end);
+  }
 }
 
 void add_fragment(std::vector<Fragment>& fragments, const FileRange& range) {
@@ -80,29 +94,29 @@ std::vector<std::uint64_t> digests_of(const std::vector<FilePart>& parts, const 
   return digests;
 }
 
-OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FilePart>& parts,
-                             const CheckpointHeader& header) {
-  OwnedBlocks owned;
+std::vector<FileRange> whole_blocks_of(const std::vector<FilePart>& parts) {
+  std::vector<FileRange> ranges;
+  for_each_in_run(parts, [&](const FilePart& part, std::uint64_t inner_begin, std::uint64_t inner_end) {
+    const FileRange inner = clipped(part, inner_begin, inner_end);
+    if (inner.num_bytes > 0) ranges.push_back(inner);
+  });
+  return ranges;
+}
+
+std::vector<Fragment> share_out_fragments(Communicator& communicator, const std::vector<FilePart>& parts,
+                                          const CheckpointHeader& header) {
   std::vector<Fragment> ends;
-  for (std::size_t next = 0; next < parts.size();) {
-    std::size_t last = next;
-    std::uint64_t end = parts[next].offset;
-    while (last < parts.size() && parts[last].offset == end) end += parts[last++].num_bytes;
-    const std::uint64_t inner_begin = std::min(round_up(parts[next].offset), end);
-    const std::uint64_t inner_end = std::max(round_down(end), inner_begin);
-    for (; next < last; ++next) {
-      const FileRange inner = clipped(parts[next], inner_begin, inner_end);
-      if (inner.num_bytes > 0) owned.ranges.push_back(inner);
-      add_fragment(ends, clipped(parts[next], 0, inner_begin));
-      add_fragment(ends, clipped(parts[next], inner_end, end));
-    }
-  }
+  for_each_in_run(parts, [&](const FilePart& part, std::uint64_t inner_begin, std::uint64_t inner_end) {
+    add_fragment(ends, clipped(part, 0, inner_begin));
+    add_fragment(ends, clipped(part, inner_end, std::numeric_limits<std::uint64_t>::max()));
+  });
+  std::vector<Fragment> owned;
   const std::vector<std::string> all = gather_texts(communicator, pack_fragments(ends));
   std::map<std::uint64_t, int> owners = {{round_down(header.data_begin), 0}, {round_down(header.data_end), 0}};
   for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
     for (Fragment& fragment : unpack_fragments(all[static_cast<std::size_t>(rank)])) {
       const int owner = owners.emplace(round_down(fragment.offset), rank).first->second;
-      if (owner == communicator.rank()) owned.fragments.push_back(std::move(fragment));
+      if (owner == communicator.rank()) owned.push_back(std::move(fragment));
     }
   }
   return owned;

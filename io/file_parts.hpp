@@ -52,9 +52,12 @@ struct OwnedBlocks {
   std::vector<Fragment> fragments;
 };
 
+/// The whole disk blocks of the parts.
+std::vector<FileRange> whole_blocks_of(const std::vector<FilePart>& parts);
+
 /// **Collective.** Hands the ends of the parts, where they do not fill a disk block, to the block's owner: the
-/// lowest rank that has a byte in it, or rank 0 at both ends of the data, where metadata may be. The rest stays.
-OwnedBlocks share_out_blocks(Communicator& communicator, const std::vector<FilePart>& parts,
-                             const CheckpointHeader& header);
+/// lowest rank that has a byte in it, or rank 0 at both ends of the data, where metadata may be. Returns this rank's.
+std::vector<Fragment> share_out_fragments(Communicator& communicator, const std::vector<FilePart>& parts,
+                                          const CheckpointHeader& header);
 
 }  // namespace lockstep

@@ -11,8 +11,8 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::array<std::string_view, 7> names = {"start",   "skeleton", "data",   "written",
-                                                   "durable", "header",   "renamed"};
+constexpr std::array<std::string_view, 8> names = {"start",   "skeleton", "copy",   "data",
+                                                   "written", "durable",  "header", "renamed"};
 
 [[noreturn]] void throw_malformed(std::string_view wanted) {
   std::string stages;

@@ -11,6 +11,7 @@ namespace lockstep {
 enum class SaveStage {
   start,     ///< nothing is on the disk
   skeleton,  ///< the temporary file is there, without elements
+  copy,      ///< nothing is copied of what a save in the background copies
   data,      ///< half of this rank's bytes are written
   written,   ///< all of them, not yet durable
   durable,   ///< this rank's part is durable

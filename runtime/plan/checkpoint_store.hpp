@@ -26,9 +26,10 @@ class CheckpointReader {
 
 /// Where a run's checkpoints are kept. The trainer knows this interface, the file format is behind it.
 ///
-/// A save has moments, so that it may go on while the run does: start_save() takes the bytes; whenever
-/// part_is_durable() is true on all ranks (the step's scalar collective carries it), commit_save() makes the next
-/// move towards the checkpoint's name. A store that writes at once does everything in start_save().
+/// A save has moments, so that it may go on while the run does: start_save() begins to take the bytes, which stay as
+/// they are until wait_until_copied() returns; whenever part_is_durable() is true on all ranks (the step's scalar
+/// collective carries it), commit_save() makes the next move towards the checkpoint's name. A store that writes at
+/// once does everything in start_save().
 class CheckpointStore {
  public:
   virtual ~CheckpointStore() = default;
@@ -41,9 +42,13 @@ class CheckpointStore {
   /// still no longer than later ones. Optional.
   virtual void prepare(const Snapshot& /*snapshot*/) {}
 
-  /// **Collective.** Begins to save; on return the snapshot's bytes may change. Waits for an earlier save first.
+  /// **Collective.** Begins to save; the snapshot itself may go, its bytes not yet. Waits for an earlier save first.
   /// A failure on any rank is known to all: it throws on all, or is reported and the run goes on, by option.
   virtual void start_save(const Snapshot& snapshot) = 0;
+
+  /// Waits until the bytes of the snapshot that start_save() was last given may change: to be called before they do,
+  /// and before they go away. A failure to copy them ends the wait, and is told by the next move. Local.
+  virtual void wait_until_copied() noexcept {}
 
   /// True when a save is under way and nothing of this rank's part in the present move is left to do (done or
   /// failed). Local.

@@ -75,6 +75,22 @@ bool overlaps(const FlatState& state) {
 
 bool asked(const std::function<bool()>& question) { return question && question(); }
 
+/// Makes a store the one that a run saves to; when the run ends, in whatever way, nothing of the state is read any
+/// more.
+class StoreOfRun {
+ public:
+  StoreOfRun(CheckpointStore*& place, CheckpointStore* store) : place_(place) { place_ = store; }
+  ~StoreOfRun() {
+    if (place_) place_->wait_until_copied();
+    place_ = nullptr;
+  }
+  StoreOfRun(const StoreOfRun&) = delete;
+  StoreOfRun& operator=(const StoreOfRun&) = delete;
+
+ private:
+  CheckpointStore*& place_;
+};
+
 void tell(const TrainerEvents& events, const std::string& message) {
   if (events.on_message) events.on_message(message);
 }
@@ -151,6 +167,7 @@ void Trainer::read_ahead() {
 
 void Trainer::apply(const StepTotals& totals, double learning_rate) {
   const at::NoGradGuard no_grad;
+  wait_until_copied();
   double factor = totals.gradient_factor;
   // As torch.nn.utils.clip_grad_norm_.
   if (options_.max_grad_norm > 0.0) factor *= std::min(1.0, options_.max_grad_norm / (totals.gradient_norm + 1e-6));
@@ -225,8 +242,13 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
                         communicator_, stop_requested);
 }
 
+void Trainer::wait_until_copied() const {
+  if (store_) store_->wait_until_copied();
+}
+
 Snapshot Trainer::snapshot() {
   communicator_.wait_for_device();
+  wait_until_copied();  // the host's copy of a device's state is filled anew
   Snapshot snapshot;
   snapshot.step = plan_.progress().steps_taken;
   plan_.store(snapshot.attributes);
@@ -252,6 +274,7 @@ void Trainer::save(CheckpointStore& store, const RunControl& control) {
 
 RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
   module_.train();
+  const StoreOfRun store_of_run(store_, store);
   if (store && !plan_.finished()) store->prepare(snapshot());
   RunOutcome end = RunOutcome::finished;
   Clock::time_point last_save = Clock::now();

@@ -111,7 +111,8 @@ class Trainer {
   std::map<std::string, double> evaluate(const Dataset& data, const MetricFunction& metrics,
                                          const std::function<bool()>& stop_requested = {});
 
-  /// The state between two steps; see Snapshot for how long it is valid.
+  /// The state between two steps; see Snapshot for how long it is valid. run() alone waits by itself for what a store
+  /// still has to copy: whoever saves without it calls the store's wait_until_copied() before the next step.
   Snapshot snapshot();
 
   /// Steps, evaluations and saves until the plan's end, a stop, or `control.stop_after_steps`. Saves to `store` (may
@@ -124,6 +125,7 @@ class Trainer {
   std::string culprit_text(const StepPlan& step, const StepShare& share, bool drill);
   void read_ahead();
   void apply(const StepTotals& totals, double learning_rate);
+  void wait_until_copied() const;
   void save(CheckpointStore& store, const RunControl& control);
 
   torch::nn::Module& module_;
@@ -143,6 +145,7 @@ class Trainer {
   StepFlags agreed_;  ///< of the newest step
   std::int64_t nonfinite_in_a_row_ = 0;
   std::int64_t saved_step_ = -1;
+  CheckpointStore* store_ = nullptr;  ///< of the run under way: it may still be copying the state
 };
 
 }  // namespace lockstep

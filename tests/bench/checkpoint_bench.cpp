@@ -3,12 +3,16 @@
 // saves.
 //
 // Prints one line of JSON on rank 0: bytes, and seconds of raw_write (the mean of the one before and the one after
-// the direct save), direct_save, collective_save, and async_stop (of start and commit together) with its part
-// async_start. FOLDER/direct and FOLDER/collective keep their newest checkpoint, of the same step.
+// the direct save), direct_save, collective_save, and of a save in the background: async_stop, all that the run
+// stands still for, of which async_start for its start, async_wait for the copy before the state may change (after a
+// piece of computation that stands for a forward and backward pass), and the rest for its further moves; and
+// async_slowdown, by how much longer that computation took than compute_alone, the mean of the times before and after
+// the save. FOLDER/direct and FOLDER/collective keep their newest checkpoint, of the same step.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -16,6 +20,8 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "drivers/command_line.hpp"
 #include "io/checkpoint_directory.hpp"
@@ -30,6 +36,8 @@ namespace {
 
 constexpr std::int64_t block_elements = 1 << 14;
 constexpr int num_moves = 2;  // of a save after its start
+constexpr std::size_t matrix_extent = 512;
+constexpr int num_products = 8;  // of such matrices, in a piece of computation: some 200 ms
 constexpr std::size_t raw_piece_bytes = std::size_t{8} << 20;
 
 struct Options {
@@ -48,6 +56,37 @@ test::MadeState made_state(const Options& options) {
   }
   return state;
 }
+
+/// What a run computes between the start of a save and the next change of its state.
+class Computation {
+ public:
+  void run() {
+    for (int i = 0; i < num_products; ++i) {
+      multiply();
+      std::swap(left_, product_);
+    }
+  }
+
+ private:
+  using Matrix = std::vector<float>;
+  static constexpr std::size_t num_elements = matrix_extent * matrix_extent;
+
+  void multiply() {
+    std::fill(product_.begin(), product_.end(), 0.0F);
+    for (std::size_t row = 0; row < matrix_extent; ++row) {
+      float* const into = product_.data() + row * matrix_extent;
+      for (std::size_t k = 0; k < matrix_extent; ++k) {
+        const float factor = left_[row * matrix_extent + k];
+        const float* const from = right_.data() + k * matrix_extent;
+        for (std::size_t column = 0; column < matrix_extent; ++column) into[column] += factor * from[column];
+      }
+    }
+  }
+
+  Matrix left_ = Matrix(num_elements, 1.0F);
+  Matrix right_ = Matrix(num_elements, 1.0F / matrix_extent);
+  Matrix product_ = Matrix(num_elements);
+};
 
 class Bench {
  public:
@@ -75,17 +114,28 @@ class Bench {
     const double direct = time_save(direct_, snapshot);
     const double raw_after = time_raw_write();
     const double collective = time_save(collective_, snapshot);
+    const double computed_before = timed([&] { computation_.run(); });
     const double start = timed([&] { async_.start_save(snapshot); });
-    double stop = start;
+    const double computed_beside = timed([&] { computation_.run(); });
+    const double wait = timed([&] { async_.wait_until_copied(); });
+    double stop = start + wait;
     for (int move = 0; move < num_moves; ++move) {
       while (!async_.part_is_durable()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       stop += timed([&] { async_.commit_save(); });
     }
     async_.finish();
     settle();
-    return {{"bytes", num_bytes_},   {"raw_write", (raw_before + raw_after) / 2},
-            {"direct_save", direct}, {"collective_save", collective},
-            {"async_stop", stop},    {"async_start", start}};
+    const double computed_after = timed([&] { computation_.run(); });
+    const double computed_alone = (computed_before + computed_after) / 2;
+    return {{"bytes", num_bytes_},
+            {"raw_write", (raw_before + raw_after) / 2},
+            {"direct_save", direct},
+            {"collective_save", collective},
+            {"async_stop", stop},
+            {"async_start", start},
+            {"async_wait", wait},
+            {"async_slowdown", computed_beside - computed_alone},
+            {"compute_alone", computed_alone}};
   }
 
  private:
@@ -164,6 +214,7 @@ class Bench {
   CheckpointDirectory direct_;
   CheckpointDirectory collective_;
   CheckpointDirectory async_;
+  Computation computation_;
   std::uint64_t num_bytes_ = 0;
   StagingBuffer raw_;
 };

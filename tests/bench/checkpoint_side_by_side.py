@@ -4,8 +4,10 @@ All sides: two ranks, each pinned to a core, and as many bytes of state: weights
 every rank as under DistributedDataParallel. A save has ended when it is durable. A round measures every side once, and
 what is reported is the median of the rounds' ratios, since a disk is not as fast in one minute as in the next. First
 saves are not timed. A round in which other programs used the machine is measured again. "stop" is for how long a save
-that goes on in the background stops the run: here all its moves together, there async_save. In the first round h5diff
-compares the files of the two writers.
+that goes on in the background stops the run: there async_save; here its start, all its further moves, and what is left
+of its copy after the computation of a step, for which the run waits before it changes its state. By how much the copy
+and the writing beside it prolong that computation, on a core that both share, is told below the table. In the first
+round h5diff compares the files of the two writers.
 """
 
 import argparse
@@ -122,6 +124,8 @@ def main():
         print(line.format(one["what"], f"{one['peer_ms']:.1f} ms", f"{one['lockstep_ms']:.1f} ms",
                           f"{one['ratio']:.2f}", f"{one['lower_quartile']:.2f}-{one['upper_quartile']:.2f}",
                           one["goal"] or "-"))
+    alone, slowdown = (1e3 * statistics.median(one[key] for one in rounds) for key in ("compute_alone", "async_slowdown"))
+    print(f"beside a save in the background a computation of {alone:.1f} ms on the same cores takes {slowdown:.1f} ms longer")
     if options.json:
         write_json(options.json, load, rows, rounds=rounds)
 

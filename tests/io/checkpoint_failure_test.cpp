@@ -22,6 +22,7 @@ class SaveFailure : public test::CheckpointTest {
   void save(CheckpointDirectory& directory, std::int64_t step) {
     MadeState state = test::small_state(static_cast<std::uint64_t>(step));
     directory.start_save(snapshot_of(state, step));
+    directory.wait_until_copied();  // ends, whatever failed
     directory.finish();
   }
 };

@@ -48,6 +48,7 @@ class CheckpointTest : public ::testing::Test {
     for (const std::int64_t step : steps) {
       MadeState state = small_state(static_cast<std::uint64_t>(step));
       directory.start_save(snapshot_of(state, step));
+      directory.wait_until_copied();
     }
     directory.finish();
   }

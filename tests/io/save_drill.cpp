@@ -115,6 +115,7 @@ void run(Communicator& communicator, const Arguments& arguments) {
   if (communicator.rank() == 0) std::printf("resumed %lld\n", static_cast<long long>(step));
   std::fflush(stdout);
   while (step < arguments.num_steps) {
+    store.wait_until_copied();
     state.take_step(step++);
     if (arguments.is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (all_are_durable(communicator, store)) store.commit_save();

@@ -1,0 +1,95 @@
+// What a store may read of the state, and until when.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/support/mpi_main.hpp"
+#include "tests/train/training_case.hpp"
+
+namespace lockstep::test {
+namespace {
+
+enum class Reading { at_once, as_late_as_it_may };
+
+/// Keeps the bytes of this rank's parts, step by step; it reads them at the first or at the last moment it may.
+class ReadingStore final : public CheckpointStore {
+ public:
+  explicit ReadingStore(Reading reading) : reading_(reading) {}
+
+  const std::map<std::int64_t, std::string>& read() const { return read_; }
+
+  std::unique_ptr<CheckpointReader> open_newest() override { return nullptr; }
+  void start_save(const Snapshot& snapshot) override {
+    finish();
+    unread_ = snapshot;
+    if (reading_ == Reading::at_once) wait_until_copied();
+  }
+  void wait_until_copied() noexcept override {
+    if (!unread_) return;
+    std::string& bytes = read_[unread_->step];
+    for (const TensorPart& part : unread_->tensors)
+      bytes.append(reinterpret_cast<const char*>(part.data),
+                   static_cast<std::size_t>(part.end - part.begin) * size_of(part.info.type));
+    unread_.reset();
+  }
+  bool part_is_durable() override { return false; }
+  void commit_save() override {}
+  void finish() override { wait_until_copied(); }
+
+ private:
+  Reading reading_;
+  std::optional<Snapshot> unread_;
+  std::map<std::int64_t, std::string> read_;
+};
+
+/// Batch normalisation has buffers in the flat state, and a counter outside of it.
+TrainingCase saved_case() {
+  TrainingCase what;
+  what.model = TrainingCase::cnn();
+  what.options.plan.num_train_epochs = "2";
+  return what;
+}
+
+RunControl saving_every_step() {
+  RunControl control;
+  control.save_steps = 1;
+  return control;
+}
+
+TEST(Saving, ReadsTheSameAtTheLastMomentAsAtOnce) {
+  const auto communicator = make();
+  const TrainingCase what = saved_case();
+  TrainingResult unsaved;
+  TrainingRun(what, *communicator).advance(unsaved);
+  std::map<Reading, ReadingStore> stores;
+  for (const Reading reading : {Reading::at_once, Reading::as_late_as_it_may}) {
+    ReadingStore& store = stores.emplace(reading, reading).first->second;
+    TrainingRun run(what, *communicator);
+    EXPECT_EQ(run.trainer().run(saving_every_step(), &store), RunOutcome::finished);
+    EXPECT_EQ(weights_digest(run.model()), unsaved.digest);
+  }
+  const auto& at_once = stores.at(Reading::at_once).read();
+  const auto& late = stores.at(Reading::as_late_as_it_may).read();
+  EXPECT_EQ(at_once.size(), unsaved.losses.size());
+  EXPECT_EQ(late.size(), at_once.size());
+  for (const auto& [step, bytes] : at_once) EXPECT_TRUE(late.count(step) && late.at(step) == bytes) << step;
+}
+
+TEST(Saving, IsReadBeforeARunThatFailsGivesTheStateUp) {
+  const auto communicator = make();
+  ReadingStore store(Reading::as_late_as_it_may);
+  TrainingRun run(saved_case(), *communicator);
+  RunControl control = saving_every_step();
+  control.stop_requested = [&] {
+    if (run.trainer().plan().progress().steps_taken == 2) throw Error(ErrorKind::failed, "no answer");
+    return false;
+  };
+  EXPECT_THROW(run.trainer().run(control, &store), Error);
+  EXPECT_EQ(store.read().size(), 2u);
+}
+
+}  // namespace
+}  // namespace lockstep::test
