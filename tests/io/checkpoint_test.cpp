@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "io/checkpoint_file.hpp"
@@ -229,7 +231,7 @@ TEST_P(Checkpoint, RefusesNamesThatCollide) {
 
 TEST_P(CheckpointOnDisk, LeavesTheStateFreeToChangeOnceItIsCopied) {
   MadeState state(1024);
-  state.add("weights", "w", ElementType::float32, {300000});
+  state.add("weights", "w", ElementType::float32, {2000000});
   state.add("buffers", "b", ElementType::int64, {11});
   MadeState changing = state;
   CheckpointDirectory directory(*communicator_, options());
@@ -237,8 +239,9 @@ TEST_P(CheckpointOnDisk, LeavesTheStateFreeToChangeOnceItIsCopied) {
     Snapshot snapshot = snapshot_of(changing, step);
     directory.start_save(snapshot);
     directory.wait_until_copied();
-    for (const TensorPart& part : snapshot.tensors) {
-      std::memset(part.data, 0xEE, static_cast<std::size_t>(part.end - part.begin) * size_of(part.info.type));
+    for (const TensorPart& part : snapshot.tensors) {  // from its end: what is copied last goes first
+      const std::int64_t num_bytes = (part.end - part.begin) * static_cast<std::int64_t>(size_of(part.info.type));
+      std::fill_n(std::make_reverse_iterator(part.data + num_bytes), num_bytes, std::byte{0xEE});
     }
     // As the run does: it asks now and then, and goes on with the save when all ranks are ready.
     for (int move = 0; GetParam().timing == SaveTiming::asynchronous && move < 2; ++move) {

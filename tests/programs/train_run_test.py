@@ -52,11 +52,20 @@ class RunTest(TrainTest):
 
     def test_both_communicators_and_both_writers_give_the_same(self):
         reference = self.trained()
-        for ranks, options in ((3, ["--communicator", "mpi"]), (2, ["--checkpoint-writer", "collective"]),
-                               (4, ["--async-save", "on", "--save-steps", "1"])):
+        for ranks, options in ((3, ["--communicator", "mpi"]), (2, ["--checkpoint-writer", "collective"])):
             folder = self.path("-".join(options[:2]).strip("-"))
             self.train(ranks, folder, "--num-train-epochs", "1", *options)
             self.assert_same_state(reference, os.path.join(folder, checkpoints(folder)[-1]))
+
+    def test_saves_beside_the_steps_and_between_them_hold_the_same(self):
+        folders = {when: self.path(when) for when in ("on", "off")}
+        for ranks, when in ((4, "on"), (2, "off")):
+            self.train(ranks, folders[when], "--num-train-epochs", "1", "--save-steps", "1", "--async-save", when)
+        self.assertEqual(len(checkpoints(folders["off"])), 5)
+        self.assertEqual(checkpoints(folders["on"]), checkpoints(folders["off"]))
+        for name in checkpoints(folders["off"]):
+            self.assert_same_state(*(os.path.join(folder, name) for folder in folders.values()))
+        self.assert_same_state(self.trained(), os.path.join(folders["on"], name))
 
     def test_files_of_two_and_three_ranks_differ_in_their_provenance_alone(self):
         folder = self.path("run")
