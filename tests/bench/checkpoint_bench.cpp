@@ -37,7 +37,7 @@ namespace {
 constexpr std::int64_t block_elements = 1 << 14;
 constexpr int num_moves = 2;  // of a save after its start
 constexpr std::size_t matrix_extent = 512;
-constexpr int num_products = 8;  // of such matrices, in a piece of computation: some 200 ms
+constexpr int num_products = 8;  // of such matrices, in a piece of computation: 100 to 200 ms
 constexpr std::size_t raw_piece_bytes = std::size_t{8} << 20;
 
 struct Options {
