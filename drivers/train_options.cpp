@@ -168,7 +168,7 @@ void add_checkpoint_flags(CLI::App& app, TrainCommand& command) {
   app.add_option(
          "--resume", command.resume,
          "auto: go on from the newest whole checkpoint of the folder, if any; never: start anew (the folder must "
-         "hold none); or a checkpoint file. Default: auto")
+         "hold none); or a checkpoint file: go on from it, and once it has, from the folder's newest. Default: auto")
       ->type_name("WHAT")
       ->group(group);
   app.add_option("--finetune-from", command.finetune_from, "Start a new run from the weights of this checkpoint")

@@ -244,7 +244,7 @@ int Launch::tell_end(const Trainer& trainer, const Model& model, RunOutcome outc
              trainer.loss_scaler().scale(), ", ", trainer.plan().progress().steps_skipped, " steps dropped"));
   say(text("digest       ", weights_digest(model), " of the weights after step ", steps));
   if (outcome == RunOutcome::finished) {
-    if (files_) files_->mark_done(text("finished after step ", steps));
+    if (files_ && !files_->done()) files_->mark_done(text("finished after step ", steps));
     say("finished     all steps are taken");
     return 0;
   }

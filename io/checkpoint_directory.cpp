@@ -62,7 +62,9 @@ CheckpointDirectory::CheckpointDirectory(Communicator& communicator, CheckpointO
 
 CheckpointDirectory::~CheckpointDirectory() = default;
 
-std::unique_ptr<CheckpointReader> CheckpointDirectory::open_newest() {
+std::unique_ptr<CheckpointReader> CheckpointDirectory::open_newest() { return newest_whole(); }
+
+std::unique_ptr<VerifiedCheckpoint> CheckpointDirectory::newest_whole() {
   std::string word;  // rank 0's list of steps, newest first
   agree(communicator_, [&] {
     if (communicator_.rank() != 0) return;
@@ -89,9 +91,33 @@ std::unique_ptr<CheckpointReader> CheckpointDirectory::open_newest() {
 }
 
 std::unique_ptr<CheckpointReader> CheckpointDirectory::open(const std::string& path) {
-  std::unique_ptr<VerifiedCheckpoint> checkpoint = open_checkpoint(communicator_, path);
-  take_up(checkpoint->catalogue());
-  return checkpoint;
+  std::unique_ptr<VerifiedCheckpoint> newest = newest_whole();
+  const auto go_on = [&] {
+    report(text("the run has gone on from '", path, "' already: it goes on from its newest checkpoint"));
+    return std::move(newest);
+  };
+  // By its name at first: retention may have removed it since.
+  const auto step_of_name = step_of_file_name(std::filesystem::path(path).filename().string());
+  if (newest && step_of_name && has_gone_on_from(*step_of_name)) return go_on();
+  std::unique_ptr<VerifiedCheckpoint> named = open_checkpoint(communicator_, path);
+  const CheckpointHeader& header = named->catalogue().header;
+  if (newest && has_gone_on_from(header.step)) return go_on();
+  if (newest && newest->catalogue().header.state_digest != header.state_digest) {
+    throw Error(ErrorKind::usage,
+                text("'", options_.directory, "' holds '", checkpoint_file_name(newest->catalogue().header.step),
+                     "', which does not come from '", path,
+                     "' (started again, the run would go on from that one): give another --checkpoint-dir, or move "
+                     "what came after step ",
+                     header.step, " away"));
+  }
+  take_up(named->catalogue());
+  return named;
+}
+
+// Whether one of the launches that led to the newest checkpoint began there.
+bool CheckpointDirectory::has_gone_on_from(std::int64_t step) const {
+  return std::any_of(launches_.begin(), std::prev(launches_.end()),
+                     [step](const LaunchRecord& launch) { return launch.from_step == step; });
 }
 
 void CheckpointDirectory::prepare(const Snapshot& snapshot) { writer_->prepare(snapshot, launches_); }
@@ -100,6 +126,7 @@ void CheckpointDirectory::start_save(const Snapshot& snapshot) {
   complete_save();
   saving_ = snapshot.step;
   is_sealed_ = false;
+  has_failed_ = false;
   try {
     prepare(snapshot);
     writer_->start(snapshot, path_of(snapshot.step) + std::string(temporary_suffix));
@@ -138,9 +165,10 @@ void CheckpointDirectory::complete_save() {
   while (saving_ >= 0) commit_save();
 }
 
-void CheckpointDirectory::finish() {
+bool CheckpointDirectory::finish() {
   complete_save();
   finish_removal();
+  return !has_failed_;
 }
 
 std::string CheckpointDirectory::path_of(std::int64_t step) const {
@@ -197,6 +225,7 @@ void CheckpointDirectory::finish_removal() {
 void CheckpointDirectory::handle_failure(const Error& failure, std::int64_t step) {
   writer_->abandon();
   saving_ = -1;
+  has_failed_ = true;
   if (options_.on_save_failure == OnSaveFailure::abort) {
     throw Error(failure.kind(), text("the checkpoint of step ", step, " could not be saved: ", failure.what()));
   }

@@ -40,8 +40,8 @@ struct CheckpointOptions {
 /// A checkpoint exists once its name does: it is written under a temporary name, made durable, checked, renamed.
 /// Files are only believed when verified, whatever their names or the link `latest` say. One run at a time: rank 0
 /// holds the folder's lock while the object lives. Rank 0 alone reads the folder and decides.
-/// The communicator must outlive it. The constructor is **collective**, as are all calls but wait_until_copied() and
-/// part_is_durable().
+/// The communicator must outlive it. The constructor is **collective**, as are all calls but wait_until_copied(),
+/// is_saving() and part_is_durable().
 class CheckpointDirectory final : public CheckpointStore {
  public:
   /// Creates the folder when it is missing, locks it, removes leftovers of unfinished saves. Throws Error on all
@@ -51,17 +51,22 @@ class CheckpointDirectory final : public CheckpointStore {
 
   std::unique_ptr<CheckpointReader> open_newest() override;
 
-  /// **Collective.** One checkpoint that the user named, to go on from.
+  /// **Collective.** A run that starts from the checkpoint `path`, of this folder or another: that one, or, where the
+  /// run has gone on from it already, the folder's newest, so that a requeue loses nothing. Throws Error(usage) when
+  /// the folder's newest does not come from it.
   std::unique_ptr<CheckpointReader> open(const std::string& path);
 
   void prepare(const Snapshot& snapshot) override;
   void start_save(const Snapshot& snapshot) override;
   void wait_until_copied() noexcept override;
+  bool is_saving() const override { return saving_ >= 0; }
   bool part_is_durable() override;
   void commit_save() override;
-  void finish() override;
+  bool finish() override;
 
  private:
+  std::unique_ptr<VerifiedCheckpoint> newest_whole();
+  bool has_gone_on_from(std::int64_t step) const;
   std::string path_of(std::int64_t step) const;
   std::vector<std::int64_t> steps_in_folder() const;
   void remove_leftovers() const;
@@ -81,6 +86,7 @@ class CheckpointDirectory final : public CheckpointStore {
   std::future<void> removal_;  ///< rank 0's: of older files, which takes a disk a while
   std::int64_t saving_ = -1;   ///< the step of the save under way; -1: none
   bool is_sealed_ = false;     ///< whether only its name is missing, once rank 0 is done
+  bool has_failed_ = false;    ///< the newest save came to nothing
 };
 
 }  // namespace lockstep

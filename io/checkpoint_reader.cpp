@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -115,6 +116,11 @@ OpenedCheckpoint try_open_checkpoint(Communicator& communicator, const std::stri
 }
 
 std::unique_ptr<VerifiedCheckpoint> open_checkpoint(Communicator& communicator, const std::string& path) {
+  agree(communicator, [&] {
+    if (communicator.rank() == 0 && std::filesystem::is_directory(path)) {
+      throw Error(ErrorKind::usage, text("'", path, "' is a folder: name one of the checkpoints in it"));
+    }
+  });
   OpenedCheckpoint opened = try_open_checkpoint(communicator, path);
   if (opened.checkpoint) return std::move(opened.checkpoint);
   throw Error(ErrorKind::usage, text(opened.damage, " (it is no whole checkpoint): name another one"));

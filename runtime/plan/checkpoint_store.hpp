@@ -50,6 +50,9 @@ class CheckpointStore {
   /// and before they go away. A failure to copy them ends the wait, and is told by the next move. Local.
   virtual void wait_until_copied() noexcept {}
 
+  /// Whether a save is under way. Local, and the same on all ranks.
+  virtual bool is_saving() const = 0;
+
   /// True when a save is under way and nothing of this rank's part in the present move is left to do (done or
   /// failed). Local.
   virtual bool part_is_durable() = 0;
@@ -59,8 +62,9 @@ class CheckpointStore {
   /// them.
   virtual void commit_save() = 0;
 
-  /// **Collective.** Waits until no save is under way. Called before the run ends or stops.
-  virtual void finish() = 0;
+  /// **Collective.** Waits until no save is under way. Called before the run ends or stops. False when the newest
+  /// save came to nothing.
+  virtual bool finish() = 0;
 };
 
 }  // namespace lockstep

@@ -47,8 +47,8 @@ struct TensorAlias {
 };
 
 /// The state of a run between two steps, as one rank holds it. The bytes stay where they are: whoever takes a
-/// snapshot must not change them before the save has read them (CheckpointStore::wait_until_copied()). Attributes, tensors and aliases are the same, in
-/// the same order, on all ranks; only the parts differ.
+/// snapshot must not change them before the save has read them (CheckpointStore::wait_until_copied()). Attributes,
+/// tensors and aliases are the same, in the same order, on all ranks; only the parts differ.
 struct Snapshot {
   std::int64_t step = 0;  ///< steps taken; names the checkpoint
   AttributeTree attributes;

@@ -266,10 +266,29 @@ Snapshot Trainer::snapshot() {
 
 void Trainer::save(CheckpointStore& store, const RunControl& control) {
   if (saved_step_ == plan_.progress().steps_taken) return;
-  const Clock::time_point start = Clock::now();
+  save_start_ = Clock::now();
   store.start_save(snapshot());
   saved_step_ = plan_.progress().steps_taken;
-  if (control.on_saved) control.on_saved(seconds_since(start));
+  tell_saved(store, control);
+}
+
+void Trainer::tell_saved(const CheckpointStore& store, const RunControl& control) {
+  if (!save_start_ || store.is_saving()) return;
+  if (control.on_saved) control.on_saved(seconds_since(*save_start_));
+  save_start_.reset();
+}
+
+void Trainer::save_at_end(CheckpointStore& store, const RunControl& control) {
+  constexpr int num_attempts = 2;  // on a disk that was full there may be room again
+  for (int attempt = 0; attempt < num_attempts; ++attempt) {
+    save(store, control);
+    if (store.finish()) return;
+    saved_step_ = -1;
+  }
+  throw Error(ErrorKind::failed,
+              text("the run ends with step ", plan_.progress().steps_taken,
+                   ", but its last checkpoint could not be saved, for the reason given above: mend that and start "
+                   "again; the run goes on from the newest checkpoint there is"));
 }
 
 RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
@@ -289,7 +308,10 @@ RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
                          store != nullptr && store->part_is_durable()};
     const StepReport report = take_step(mine, control.events);
     if (control.events.on_step) control.events.on_step(report);
-    if (store && agreed_.save_durable) store->commit_save();
+    if (store && agreed_.save_durable) {
+      store->commit_save();
+      tell_saved(*store, control);
+    }
 
     const std::int64_t steps = plan_.progress().steps_taken;
     const bool epoch_over = plan_.progress().epoch != report.plan.epoch || plan_.finished();
@@ -312,10 +334,7 @@ RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
       break;
     }
   }
-  if (store) {
-    save(*store, control);
-    store->finish();
-  }
+  if (store) save_at_end(*store, control);
   communicator_.wait_for_device();
   return end;
 }

@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -77,7 +78,7 @@ struct RunControl {
   std::int64_t evaluation_steps = 0;             ///< also every so many steps
   std::function<bool()> stop_requested;          ///< polled at step boundaries; any rank's yes stops all
   std::function<bool()> save_requested;          ///< polled too
-  std::function<void(double seconds)> on_saved;  ///< how long a save held the run
+  std::function<void(double seconds)> on_saved;  ///< how long a save took from its start until it was a checkpoint
   TrainerEvents events;
 };
 
@@ -116,7 +117,7 @@ class Trainer {
   Snapshot snapshot();
 
   /// Steps, evaluations and saves until the plan's end, a stop, or `control.stop_after_steps`. Saves to `store` (may
-  /// be null) at the end and at a stop, too.
+  /// be null) at the end and at a stop, too, and tries again where that fails; throws Error when it fails again.
   RunOutcome run(const RunControl& control, CheckpointStore* store);
 
  private:
@@ -127,6 +128,8 @@ class Trainer {
   void apply(const StepTotals& totals, double learning_rate);
   void wait_until_copied() const;
   void save(CheckpointStore& store, const RunControl& control);
+  void tell_saved(const CheckpointStore& store, const RunControl& control);
+  void save_at_end(CheckpointStore& store, const RunControl& control);
 
   torch::nn::Module& module_;
   LossFunction loss_;
@@ -145,6 +148,7 @@ class Trainer {
   StepFlags agreed_;  ///< of the newest step
   std::int64_t nonfinite_in_a_row_ = 0;
   std::int64_t saved_step_ = -1;
+  std::optional<std::chrono::steady_clock::time_point> save_start_;  ///< of the save under way
   CheckpointStore* store_ = nullptr;  ///< of the run under way: it may still be copying the state
 };
 

@@ -102,6 +102,48 @@ class ResumeTest(TrainTest):
         self.assertEqual(digest, self.unbroken_digest)
         self.assert_same_steps(folder, unbroken)
 
+    def test_a_named_checkpoint_is_where_a_run_starts_and_a_requeue_goes_on(self):
+        first = self.path("first")
+        self.train(2, first, "--max-steps", "8", "--save-steps", "2")
+        second = self.path("second")
+        command = ["--max-steps", "8", "--save-steps", "1", "--resume", os.path.join(first, "step-00000004.h5"),
+                   "--save-total-limit", "2"]
+        for steps in (5, 6, 7):
+            self.train(2, second, *command, "--stop-after-steps", "1", code=85)
+            self.assertEqual(checkpoints(second)[-1], f"step-{steps:08}.h5")
+        os.remove(os.path.join(first, "step-00000004.h5"))  # as retention may
+        self.assertIn("gone on from", self.train(3, second, *command))
+        self.assert_same_state(newest(first), newest(second))
+
+        # Back to an older one: what came after it would be what a requeue finds.
+        back = ["--train-data", self.data, *SMALL_RUN, "--max-steps", "8", "--checkpoint-dir", first, "--resume",
+                os.path.join(first, "step-00000002.h5")]
+        refused = launch(2, *back)
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertIn("holds 'step-00000008.h5', which does not come from", refused.stderr)
+        for name in checkpoints(first)[1:]:
+            os.remove(os.path.join(first, name))
+        self.assertEqual(launch(2, *back).returncode, 0)
+        self.assert_same_state(newest(first), newest(second))
+
+        folder = launch(1, *back[:-1], first)
+        self.assertEqual(folder.returncode, 2, folder.stdout)
+        self.assertIn("is a folder: name one of the checkpoints in it", folder.stderr)
+
+    def test_a_run_whose_last_save_fails_is_not_finished(self):
+        for when, options in (("end", []), ("stop", ["--stop-after-steps", "6"])):
+            folder = self.path(when)
+            arguments = ["--train-data", self.data, *SMALL_RUN, "--max-steps", "8", "--checkpoint-dir", folder,
+                         "--save-steps", "4", *options]
+            step = options[-1] if options else "8"
+            failed = launch(2, *arguments, "--inject", f"fail@save:written,rank=1,step={step}")
+            self.assertEqual(failed.returncode, 1, failed.stdout + failed.stderr)
+            self.assertIn(f"the run ends with step {step}, but its last checkpoint could not be saved", failed.stderr)
+            self.assertEqual(checkpoints(folder), ["step-00000004.h5"])
+            self.assertFalse(os.path.exists(os.path.join(folder, "DONE")))
+            self.assertIn("after step 4", self.train(2, folder, "--max-steps", "8"))
+            self.assertTrue(os.path.exists(os.path.join(folder, "DONE")))
+
     def test_a_signal_to_one_rank_stops_all_after_one_step(self):
         unbroken = self.unbroken()
         folder = self.path("run")

@@ -23,7 +23,8 @@ class ReadingStore final : public CheckpointStore {
 
   std::unique_ptr<CheckpointReader> open_newest() override { return nullptr; }
   void start_save(const Snapshot& snapshot) override {
-    finish();
+    wait_until_copied();
+    ++num_saves;
     unread_ = snapshot;
     if (reading_ == Reading::at_once) wait_until_copied();
   }
@@ -35,9 +36,18 @@ class ReadingStore final : public CheckpointStore {
                    static_cast<std::size_t>(part.end - part.begin) * size_of(part.info.type));
     unread_.reset();
   }
+  bool is_saving() const override { return false; }
   bool part_is_durable() override { return false; }
   void commit_save() override {}
-  void finish() override { wait_until_copied(); }
+  bool finish() override {
+    wait_until_copied();
+    if (num_failures == 0) return true;
+    --num_failures;
+    return false;
+  }
+
+  int num_saves = 0;
+  int num_failures = 0;  ///< of the coming calls of finish(): how many come to nothing
 
  private:
   Reading reading_;
@@ -76,6 +86,23 @@ TEST(Saving, ReadsTheSameAtTheLastMomentAsAtOnce) {
   EXPECT_EQ(at_once.size(), unsaved.losses.size());
   EXPECT_EQ(late.size(), at_once.size());
   for (const auto& [step, bytes] : at_once) EXPECT_TRUE(late.count(step) && late.at(step) == bytes) << step;
+}
+
+TEST(Saving, IsTriedAgainAtTheEnd) {
+  const auto communicator = make();
+  const TrainingCase what = saved_case();
+  for (const int num_failures : {0, 1, 2}) {
+    ReadingStore store(Reading::as_late_as_it_may);
+    store.num_failures = num_failures;
+    TrainingRun run(what, *communicator);
+    const auto train = [&] { return run.trainer().run({}, &store); };
+    if (num_failures < 2) {
+      EXPECT_EQ(train(), RunOutcome::finished);
+      EXPECT_EQ(store.num_saves, 1 + num_failures);
+    } else {
+      EXPECT_THROW(train(), Error);
+    }
+  }
 }
 
 TEST(Saving, IsReadBeforeARunThatFailsGivesTheStateUp) {
