@@ -20,6 +20,14 @@ std::string named_folder(const std::string& folder) {
   return folder;
 }
 
+// Whether an unfinished save, or a preflight, left a file of this name; others' files are none of ours.
+bool is_leftover(const std::string& name) {
+  if (!name.ends_with(temporary_suffix)) return false;
+  const std::string file = name.substr(0, name.size() - temporary_suffix.size());
+  return step_of_file_name(file) || file == "skeleton.h5" || file == "preflight.h5" ||
+         (file.starts_with("direct-") && file.ends_with(".h5"));
+}
+
 // Points the link at a checkpoint. It is for people: a file system without links does without.
 void point_latest(const std::string& folder, const std::string& name) {
   const std::string link = folder + "/latest";
@@ -187,7 +195,7 @@ std::vector<std::int64_t> CheckpointDirectory::steps_in_folder() const {
 void CheckpointDirectory::remove_leftovers() const {
   for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(".h5" + std::string(temporary_suffix))) remove_file(entry.path().string());
+    if (is_leftover(name)) remove_file(entry.path().string());
   }
 }
 

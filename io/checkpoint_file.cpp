@@ -6,6 +6,7 @@
 #include "io/catalogue_reader.hpp"
 #include "io/checkpoint_skeleton.hpp"
 #include "io/digest.hpp"
+#include "io/hdf5_handle.hpp"
 
 namespace lockstep {
 
@@ -56,6 +57,7 @@ void check_consistency(const Catalogue& catalogue, const std::string& path) {
 }  // namespace
 
 CheckpointFile::CheckpointFile(const std::string& path) : file_(path, FileAccess::read) {
+  refuse_open_for_writing(path, file_.descriptor());
   catalogue_.header = read_header(file_);
   catalogue_.blocks.resize(catalogue_.header.num_blocks);
   read_exactly(std::as_writable_bytes(std::span(catalogue_.blocks)), catalogue_.header.blocks_begin);

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "runtime/plan/error.hpp"
 
@@ -26,15 +28,17 @@ herr_t append_reason(unsigned /*depth*/, const H5E_error2_t* entry, void* out) {
   throw Error(ErrorKind::failed, text(what, " (HDF5: ", hdf5_failure(), ")"));
 }
 
+std::string lock_refusal(const std::string& path, int number) {
+  return text("cannot open '", path, "' (its file lock is refused, errno ", number, ": ", std::strerror(number),
+              "; another program has it open for writing, or this file system has no locks): close the other "
+              "program, or set HDF5_USE_FILE_LOCKING=FALSE and start again");
+}
+
 // Why H5Fopen refused a file that exists and can be read. HDF5 takes a shared lock; taking one ourselves tells
 // a lock from a broken file, and gives the error number.
 std::string refusal(const std::string& path, int descriptor, const std::string& reasons) {
   if (::flock(descriptor, LOCK_SH | LOCK_NB) != 0 || reasons.find("lock file") != std::string::npos) {
-    const int number = errno;
-    return text("cannot open '", path, "' (its file lock is refused, errno ", number, ": ", std::strerror(number),
-                "; another program has it open for writing, or this file system has no locks): close the other "
-                "program, or set HDF5_USE_FILE_LOCKING=FALSE and start again (HDF5: ",
-                reasons, ")");
+    return text(lock_refusal(path, errno), " (HDF5: ", reasons, ")");
   }
   return text("cannot open '", path, "' (HDF5 does not take it for an HDF5 file: ", reasons,
               "): give an HDF5 file, or a whole copy of this one");
@@ -96,6 +100,14 @@ Hdf5Handle open_hdf5_file(const std::string& path) {
   }
   ::close(descriptor);
   return Hdf5Handle(file, path);
+}
+
+void refuse_open_for_writing(const std::string& path, int descriptor) {
+  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  if (locking != nullptr && (std::string_view(locking) == "FALSE" || std::string_view(locking) == "0")) return;
+  if (::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(ErrorKind::failed, lock_refusal(path, EWOULDBLOCK));
+  }
 }
 
 std::string hdf5_version() {

@@ -50,6 +50,11 @@ std::string hdf5_failure();
 /// a lock that somebody holds (naming HDF5_USE_FILE_LOCKING), and a file that is no HDF5 file.
 Hdf5Handle open_hdf5_file(const std::string& path);
 
+/// Takes the lock that HDF5 would take, until the descriptor is closed, and throws Error as open_hdf5_file() does
+/// where another program has the file open for writing. Newer HDF5 marks such a file in its first bytes, which is no
+/// damage. Where there are no locks, or HDF5_USE_FILE_LOCKING turns them off, nothing happens.
+void refuse_open_for_writing(const std::string& path, int descriptor);
+
 /// "HDF5 1.10.8": the library this program runs with.
 std::string hdf5_version();
 
