@@ -44,7 +44,9 @@ test_packages=(
   slurm-client            # sbatch, srun, scontrol
   munge                   # its authentication
   iproute2                # its nodes' names and addresses
+  python3-h5py            # reads a checkpoint as users do
 )
+safetensors_version=0.5.3  # of the Python package that reads what lockstep-checkpoint exports
 bench_packages=(
   python3-venv            # a Python of its own for the peer of the comparison
 )
@@ -75,10 +77,14 @@ fail() {
 
 with_torch=yes
 with_cuda=no
+with_tests=no
 while (($#)); do
   case $1 in
     --no-torch) with_torch=no ;;
-    --tests) packages+=("${test_packages[@]}") ;;
+    --tests)
+      packages+=("${test_packages[@]}")
+      with_tests=yes
+      ;;
     --cuda) with_cuda=yes ;;
     --bench) packages+=("${bench_packages[@]}") ;;
     --help | -h)
@@ -281,9 +287,25 @@ ensure_device_libraries() {
   say "LibTorch's CUDA half finds all its libraries"
 }
 
+# Unpacks the Python package safetensors, which Debian 12 does not have, into .libtorch/python/.
+ensure_safetensors() {
+  local home=$torch_home/python stage wheel
+  [[ -e $home/safetensors/__init__.py ]] && return
+  need_pip
+  mkdir -p "$home"
+  stage=$(mktemp -d "$torch_home/unpack.XXXXXX")
+  trap 'rm -rf "$torch_home"/unpack.*' EXIT
+  wheel=$(fetch_wheel "safetensors==$safetensors_version" "${LOCKSTEP_WHEEL_DIR:-$stage}" --python-version 3.11 \
+    --implementation cp --abi abi3 --platform "manylinux_2_17_$(uname -m)" --platform "manylinux2014_$(uname -m)")
+  unpack "$wheel" "$home"
+}
+
 install "${packages[@]}"
 if [[ $with_torch == yes ]]; then
   ensure_libtorch
+fi
+if [[ $with_tests == yes ]]; then
+  (ensure_safetensors) || say "going on without the Python package safetensors: one test leaves itself out"
 fi
 if [[ $with_cuda == yes ]]; then
   ensure_device_libraries

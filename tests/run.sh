@@ -61,8 +61,11 @@ selection=(--no-tests=error --output-on-failure --parallel "$(num_cores)")
 if [[ -n $label ]]; then
   selection+=(--label-regex "^${label}\$")
 fi
-if [[ $with_slow == no ]]; then
-  selection+=(--label-exclude '^slow$')
+left_out=()
+[[ $with_slow == yes ]] || left_out+=(slow)
+[[ $preset != sanitize ]] || left_out+=(big)  # which would need the memory several times
+if ((${#left_out[@]} > 0)); then
+  selection+=(--label-exclude "^($(IFS='|' && echo "${left_out[*]}"))\$")
 fi
 if [[ $preset == sanitize ]]; then
   [[ -n $label ]] || selection+=(--label-regex '^(plan|comm|launch|train|io)$')
