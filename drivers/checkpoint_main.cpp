@@ -108,7 +108,8 @@ int run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.footer(
       "Each command has its own --help. Nothing here needs a launcher, and files may be larger than memory.\n"
-      "Exit codes: 0 done, whole, the same; 1 damaged, different; 2 wrong usage, or a file that cannot be read or "
+      "Exit codes: 0 done, whole, the same; 1 damaged, different, or the answer cannot be written; 2 wrong usage, or "
+      "a file that cannot be read or "
       "written.");
   add_show(app, chosen);
   add_verify(app, chosen);
@@ -116,7 +117,9 @@ int run(int argc, const char* const* argv) {
   add_export(app, chosen);
   add_prune(app, chosen);
   if (const std::optional<int> code = parse_command_line(app, argc, argv)) return *code;
-  return static_cast<int>(chosen());
+  const Answer answer = chosen();
+  finish_standard_output();
+  return static_cast<int>(answer);
 }
 
 }  // namespace
@@ -125,6 +128,9 @@ int run(int argc, const char* const* argv) {
 int main(int argc, char** argv) {
   try {
     return lockstep::run(argc, argv);
+  } catch (const lockstep::StandardOutputFailed& problem) {
+    std::cerr << lockstep::kName << ": " << problem.what() << '\n';
+    return problem.exit_code();
   } catch (const std::exception& problem) {
     std::cerr << lockstep::kName << ": " << problem.what() << '\n';
     return static_cast<int>(lockstep::Answer::unreadable);

@@ -113,7 +113,10 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
-    return app.exit(success);
+    const int exit_code = app.exit(success);
+    if (std::cout.flush()) return exit_code;
+    std::cerr << app.get_name() << ": " << StandardOutputFailed().what() << '\n';
+    return StandardOutputFailed().exit_code();
   } catch (const CLI::ParseError& mistake) {
     std::cerr << app.get_name() << ": " << mistake.what() << " (see " << app.get_name() << " --help)\n";
     return static_cast<int>(ErrorKind::usage);
@@ -122,6 +125,15 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     return error.exit_code();
   }
   return std::nullopt;
+}
+
+StandardOutputFailed::StandardOutputFailed()
+    : Error(ErrorKind::failed,
+            "what was printed could not be written (standard output is closed, or its disk is full): give it another "
+            "target") {}
+
+void finish_standard_output() {
+  if (!std::cout.flush()) throw StandardOutputFailed();
 }
 
 int run_program(const std::string& name, int argc, char** argv, int (*run)(int argc, char** argv)) {

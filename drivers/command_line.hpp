@@ -39,6 +39,15 @@ void prepare_command_line(CLI::App& app);
 /// are printed; 2 after a mistake, which is told on standard error. Needs no launcher: call it before MPI_Init.
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
+/// Standard output took less than what was printed; exit code 1.
+class StandardOutputFailed : public Error {
+ public:
+  StandardOutputFailed();
+};
+
+/// What was printed has left the program. Throws StandardOutputFailed.
+void finish_standard_output();
+
 /// The whole of a main() without MPI, or with it inside `run`: the exit code that `run` gives, or that of the error
 /// it throws, which is told on standard error after the program's `name`.
 int run_program(const std::string& name, int argc, char** argv, int (*run)(int argc, char** argv));

@@ -42,9 +42,11 @@ void write(const std::string& path, const std::function<void(std::ostream&)>& co
   if (path != kStandardOutput) file.open(path, std::ios::trunc);
   std::ostream& out = path == kStandardOutput ? std::cout : file;
   if (out) content(out);
-  if (!out.flush()) {
-    throw Error(ErrorKind::failed, text("cannot write ", path == kStandardOutput ? "standard output" : path,
-                                        " (the folder is missing, not writable or full): choose another file"));
+  if (path == kStandardOutput) {
+    finish_standard_output();
+  } else if (!out.flush()) {
+    throw Error(ErrorKind::failed,
+                text("cannot write ", path, " (the folder is missing, not writable or full): choose another file"));
   }
 }
 
@@ -76,7 +78,10 @@ int run(int argc, char** argv) {
     if (const auto exit_code = parse(argc, argv, request)) return *exit_code;
   }
   const PlanAnswer found = answer(request, stored);
-  if (num_on_standard_output(request) == 0) std::cout << report_text(found);
+  if (num_on_standard_output(request) == 0) {
+    std::cout << report_text(found);
+    finish_standard_output();
+  }
   write_outputs(request, found);
   return 0;
 }

@@ -91,6 +91,16 @@ TEST_F(CheckpointProgram, ExplainsItselfWithoutALauncher) {
   expect(run_tool("prune . --keep 0"), 2, {"--keep", "smallest value is 1"});
 }
 
+TEST_F(CheckpointProgram, SaysWhenItsAnswerCannotBeWritten) {
+  const std::string path = SmallRun().save(in("run"));
+  for (const std::string& arguments :
+       {"show " + path, "show --json " + path, "verify " + path, "diff " + path + " " + path,
+        "prune --keep 1 --dry-run " + in("run"), "export --out " + in("w.safetensors") + " " + path,
+        std::string("--help")})
+    expect(run_command("(" LOCKSTEP_CHECKPOINT_PROGRAM " " + arguments + " > /dev/full)"), 1,
+           {"lockstep-checkpoint: what was printed could not be written"});
+}
+
 TEST_F(CheckpointProgram, ShowsStateAndTensorsInTables) {
   SmallRun run;
   run.aliases.push_back({"weights", "head.weight", "conv.weight"});

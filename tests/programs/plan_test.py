@@ -361,6 +361,13 @@ class Resume(PlanTest):
         with tempfile.TemporaryDirectory() as folder:
             self.answer("--from", finished, "--plot", os.path.join(folder, "plan.svg"))
 
+    def test_says_when_standard_output_is_full(self):
+        for arguments in (EXAMPLE, [*EXAMPLE, "--csv", "-"], [*EXAMPLE, "--json", "-"], ["--help"], ["--version"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertRegex(done.stderr, "not (be )?written")
+
     def test_refuses_a_damaged_checkpoint(self):
         damaged = os.path.join(self.folder.name, "damaged.h5")
         with open(self.checkpoint, "rb") as file:
