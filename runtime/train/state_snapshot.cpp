@@ -63,7 +63,8 @@ struct Differences {
   std::vector<std::string> unexpected;
   std::vector<std::string> changed;
 
-  std::string text_of(const std::string& path) const {
+  /// `advice` says what to do.
+  std::string text_of(const std::string& path, const char* advice) const {
     constexpr std::size_t most = 20;
     std::ostringstream out;
     out << path << " holds another model (its tensors are not those of the model built here):";
@@ -76,9 +77,7 @@ struct Differences {
     list("not in the model:", unexpected);
     list("differs:", changed);
     if (shown > most) out << "\n  and " << shown - most << " more";
-    out << "\nBuild the model that the checkpoint was trained with, or choose another --checkpoint-dir, or start "
-           "anew "
-           "from its weights with --finetune-from";
+    out << '\n' << advice;
     return out.str();
   }
 };
@@ -178,7 +177,10 @@ void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer&
   for (const TensorPart& part : parts) wanted.push_back(part.info);
   const Differences differences = compare(wanted, reader.tensors());
   if (!differences.missing.empty() || !differences.unexpected.empty() || !differences.changed.empty())
-    throw Error(ErrorKind::usage, differences.text_of(reader.path()));
+    throw Error(ErrorKind::usage,
+                differences.text_of(reader.path(),
+                                    "Build the model that the checkpoint was trained with, or choose another "
+                                    "--checkpoint-dir, or start anew from its weights with --finetune-from"));
 
   // Loose tensors are whole on every rank.
   std::map<TensorKey, LooseTensor*> loose;
@@ -242,10 +244,22 @@ std::vector<std::string> load_weights(CheckpointReader& reader, torch::nn::Modul
       stored_keys.insert({info.section, info.name});
     }
   const Differences differences = compare(wanted, stored);
-  if (!differences.changed.empty() || (!differences.missing.empty() && !match.allow_missing) ||
-      (!differences.unexpected.empty() && !match.allow_unexpected))
-    throw Error(ErrorKind::usage, differences.text_of(reader.path()) +
-                                      " (--allow-missing and --allow-unexpected pass over the first two kinds)");
+  const bool lacks = !differences.missing.empty() && !match.allow_missing;
+  const bool exceeds = !differences.unexpected.empty() && !match.allow_unexpected;
+  if (!differences.changed.empty())
+    throw Error(ErrorKind::usage,
+                differences.text_of(reader.path(),
+                                    "Build the model with the shapes and types of the file, or take another file: "
+                                    "tensors that differ cannot be passed over"));
+  if (lacks || exceeds)
+    throw Error(ErrorKind::usage,
+                differences.text_of(reader.path(),
+                                    lacks && exceeds ? "Build the model of the file, or pass over these tensors with "
+                                                       "--allow-missing and --allow-unexpected"
+                                    : lacks ? "Build the model of the file, or let these tensors keep their values "
+                                              "with --allow-missing"
+                                            : "Build the model of the file, or pass over these tensors with "
+                                              "--allow-unexpected"));
 
   std::vector<TensorPart> present;
   std::vector<std::size_t> index;

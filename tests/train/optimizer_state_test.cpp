@@ -366,6 +366,7 @@ TEST(LoadWeights, TakesWhatFitsAndNamesWhatDoesNot) {
   }
   NamedModel model({"a", "head"});
   expect_words(error_of([&] { load_weights(*checkpoint, model, {}); }), {"'head'", "'b'", "--allow-missing"});
+  EXPECT_EQ(error_of([&] { load_weights(*checkpoint, model, {}); }).find("--finetune-from"), std::string::npos);
   EXPECT_NE(error_of([&] { load_weights(*checkpoint, model, {.allow_missing = true}); }), "");
   EXPECT_NE(error_of([&] { load_weights(*checkpoint, model, {.allow_unexpected = true}); }), "");
   EXPECT_EQ(model["a"][0].item<double>(), 1.0);
