@@ -53,12 +53,13 @@ template <class T>
 std::string range_text(Range<T> range) {
   if (range.most == std::numeric_limits<T>::max()) return "the smallest value is " + written(range.least);
   if (range.least == std::numeric_limits<T>::lowest()) return "the largest value is " + written(range.most);
-  return "the values go from " + written(range.least) + " to " + written(range.most);
+  return "the values go from " + written(range.least) + (range.end == RangeEnd::outside ? " to below " : " to ") +
+         written(range.most);
 }
 
 template <class T>
 void require_within(const std::string& option, const std::string& value, T number, Range<T> range) {
-  if (number < range.least || number > range.most) {
+  if (number < range.least || number > range.most || (range.end == RangeEnd::outside && number == range.most)) {
     throw CLI::ValidationError(option, text(value, " is out of range: ", range_text(range)));
   }
 }

@@ -13,11 +13,15 @@
 
 namespace lockstep {
 
+/// Whether a range's end belongs to it.
+enum class RangeEnd { inside, outside };
+
 /// The smallest and the largest value that an option takes.
 template <class T>
 struct Range {
   T least = std::numeric_limits<T>::lowest();
   T most = std::numeric_limits<T>::max();
+  RangeEnd end = RangeEnd::inside;  ///< of `most`
 };
 
 /// Whole numbers that count something, from 1 and from 0.

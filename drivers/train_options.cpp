@@ -24,7 +24,8 @@ constexpr const char* launch_group = "This launch";
 constexpr const char* device_group = "Devices";
 
 constexpr Range<double> not_negative{0.0, std::numeric_limits<double>::max()};
-constexpr Range<double> below_one{0.0, 1.0};
+constexpr Range<double> up_to_one{0.0, 1.0};
+constexpr Range<double> below_one{0.0, 1.0, RangeEnd::outside};
 constexpr int bits_of_mebibyte = 20;
 constexpr Range<std::int64_t> whole_mebibytes{1, std::numeric_limits<std::int64_t>::max() >> bits_of_mebibyte};
 
@@ -98,7 +99,7 @@ void add_model_flags(CLI::App& app, TrainCommand& command) {
   add_counts(app, "--hidden-sizes", command.model.hidden_sizes, kPositive,
              "Widths of the mlp's hidden layers. Default: 256,256")
       ->group(group);
-  add_real(app, "--dropout", command.model.dropout, below_one, "Dropout probability. Default: 0")->group(group);
+  add_real(app, "--dropout", command.model.dropout, up_to_one, "Dropout probability. Default: 0")->group(group);
   add_count(app, "--num-classes", command.num_classes, kPositive,
             "Classes of cross-entropy. Default: the largest target of the training data plus one")
       ->group(group);
@@ -118,7 +119,7 @@ void add_optimizer_flags(CLI::App& app, TrainCommand& command) {
   add_real(app, "--adam-beta1", optimizer.beta1, below_one, "Default: 0.9")->group(group);
   add_real(app, "--adam-beta2", optimizer.beta2, below_one, "Default: 0.999")->group(group);
   add_real(app, "--adam-epsilon", optimizer.eps, not_negative, "Default: 1e-8")->group(group);
-  add_real(app, "--momentum", optimizer.momentum, below_one, "Momentum of sgd. Default: 0.9")->group(group);
+  add_real(app, "--momentum", optimizer.momentum, up_to_one, "Momentum of sgd. Default: 0.9")->group(group);
   app.add_flag("--nesterov", optimizer.nesterov, "Nesterov momentum for sgd")->group(group);
   add_real(app, "--max-grad-norm", command.trainer.max_grad_norm, not_negative,
            "Clip the gradient to this global norm. Default: 0, not clipped")
@@ -136,7 +137,7 @@ void add_precision_flags(CLI::App& app, TrainCommand& command) {
   add_real(app, "--init-scale", scaler.init_scale, not_negative, "First loss scale of fp16. Default: 65536")
       ->group(group);
   add_real(app, "--growth-factor", scaler.growth_factor, not_negative, "Default: 2")->group(group);
-  add_real(app, "--backoff-factor", scaler.backoff_factor, below_one, "Default: 0.5")->group(group);
+  add_real(app, "--backoff-factor", scaler.backoff_factor, up_to_one, "Default: 0.5")->group(group);
   add_count(app, "--growth-interval", scaler.growth_interval, kPositive,
             "Steps without overflow after which the scale grows. Default: 2000")
       ->group(group);

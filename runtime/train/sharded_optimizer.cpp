@@ -38,9 +38,14 @@ ShardedOptimizer::ShardedOptimizer(FlatState& state, const OptimizerOptions& opt
   if (options_.kind == OptimizerKind::sgd) {
     if (options_.momentum != 0.0) moment_names_ = {"momentum_buffer"};
   } else {
+    for (const double beta : {options_.beta1, options_.beta2})
+      if (!(beta >= 0.0 && beta < 1.0))
+        throw Error(ErrorKind::usage, text("a beta of ", name_of(options_.kind), " is ", beta,
+                                           " (its moment would never move, or grow without end): give a number from "
+                                           "0 to below 1"));
     moment_names_ = {"exp_avg", "exp_avg_sq"};
   }
-  if (!options_.weight_decay) options_.weight_decay = options_.kind == OptimizerKind::adamw ? 0.01 : 0.0;
+  options_.weight_decay = options_.resolved_weight_decay();
   for (const FlatGroup& group : state_.groups()) {
     moments_.emplace_back();
     for (std::size_t i = 0; i < moment_names_.size(); ++i)

@@ -28,6 +28,8 @@ struct OptimizerOptions {
   std::optional<double> weight_decay;  ///< 0.01 for AdamW, 0 for the others
   double momentum = 0.9;               ///< sgd
   bool nesterov = false;               ///< sgd
+
+  double resolved_weight_decay() const { return weight_decay.value_or(kind == OptimizerKind::adamw ? 0.01 : 0.0); }
 };
 
 /// Parameters with settings of their own: the first group whose `matches` says yes counts.
@@ -43,6 +45,7 @@ struct ParameterGroup {
 /// correction) is its own: one that was frozen for a while does not skip its warm start. The state must outlive it.
 class ShardedOptimizer {
  public:
+  /// Throws Error(usage) for betas that are not in [0, 1).
   ShardedOptimizer(FlatState& state, const OptimizerOptions& options, const std::vector<ParameterGroup>& groups);
 
   /// Updates this rank's slice of the trainable parameters. `gradients[g]` is the slice of group g, already divided

@@ -169,6 +169,18 @@ bool has_moment(const MemoryCheckpoint& checkpoint, const std::string& name) {
   return false;
 }
 
+TEST(Optimizer, RefusesABetaOfOne) {
+  const auto communicator = make();
+  const RowDataset data(at::ones({4, 2}));
+  for (double OptimizerOptions::*beta : {&OptimizerOptions::beta1, &OptimizerOptions::beta2}) {
+    TrainerOptions options = adam_options(OptimizerKind::adam);
+    options.optimizer.*beta = 1.0;
+    NamedModel model({"a"});
+    expect_words(error_of([&] { Trainer(model, model.loss(), data, options, *communicator); }),
+                 {"adam is 1", "below 1"});
+  }
+}
+
 TEST(Cases, C052StateIsMatchedByNameAndGroupsStayWithTheirParameters) {
   const auto communicator = make();
   const RowDataset data(at::ones({4, 2}));
