@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "drivers/command_line.hpp"
-#include "drivers/plan_flags.hpp"
+#include "drivers/option_rules.hpp"
 #include "drivers/train_options.hpp"
 #include "drivers/train_run.hpp"
 #include "runtime/comm/mpi_session.hpp"
@@ -60,17 +60,18 @@ int main(int argc, char** argv) {
   prepare_command_line(app);
   add_train_flags(app, command);
   if (const std::optional<int> exit_code = parse_command_line(app, argc, argv)) return *exit_code;
-  command.trainer.resolved_options = resolved_options(app);
-  command.unused_options = unused_plan_flags(app, command.trainer.plan);
 
   std::optional<StopSignals> signals;
   SlurmEnvironment environment;
   std::optional<double> allocation_end_seconds;
   try {
+    environment = SlurmEnvironment::read();  // first: it says who tells what is wrong
+    require_partners(app, command);
+    command.unused_options = unused_train_flags(app, command);
+    command.device_options = given_device_flags(app);
     resolve_device_options(command);
     if (command.deterministic) use_deterministic_algorithms();
     signals.emplace(parse_stop_signals(command.stop_signals));
-    environment = SlurmEnvironment::read();
     // Asks Slurm through a child process, which MPI does not like once it runs.
     if (environment.launch_rank.value_or(0) == 0) allocation_end_seconds = allocation_end_of(command, environment);
   } catch (const Error& error) {

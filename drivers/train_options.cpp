@@ -11,17 +11,13 @@
 namespace lockstep {
 
 // The trainer's choices by name, for add_choice().
-static std::string name_of(OverflowPolicy policy) { return policy == OverflowPolicy::retry ? "retry" : "skip"; }
-static std::string name_of(NonfinitePolicy policy) { return policy == NonfinitePolicy::error ? "error" : "skip"; }
+std::string name_of(OverflowPolicy policy) { return policy == OverflowPolicy::retry ? "retry" : "skip"; }
+std::string name_of(NonfinitePolicy policy) { return policy == NonfinitePolicy::error ? "error" : "skip"; }
 static std::string name_of(DeviceKind kind) {
   return kind == DeviceKind::automatic ? "auto" : kind == DeviceKind::cpu ? "cpu" : "cuda";
 }
 
 namespace {
-
-constexpr const char* checkpoint_group = "Checkpoints";
-constexpr const char* launch_group = "This launch";
-constexpr const char* device_group = "Devices";
 
 constexpr Range<double> not_negative{0.0, std::numeric_limits<double>::max()};
 constexpr Range<double> up_to_one{0.0, 1.0};
@@ -161,7 +157,7 @@ void add_precision_flags(CLI::App& app, TrainCommand& command) {
 }
 
 void add_checkpoint_flags(CLI::App& app, TrainCommand& command) {
-  const std::string group = checkpoint_group;
+  const std::string group = "Checkpoints";
   app.add_option("--checkpoint-dir", command.checkpoint_dir,
                  "Folder of this run's checkpoints. Default: none are saved")
       ->type_name("DIR")
@@ -206,7 +202,7 @@ void add_checkpoint_flags(CLI::App& app, TrainCommand& command) {
 }
 
 void add_launch_flags(CLI::App& app, TrainCommand& command) {
-  const std::string group = launch_group;
+  const std::string group = "This launch";
   add_count(app, "--stop-after-steps", command.stop_after_steps, kPositive,
             "Take so many steps of the same plan, save and leave with exit code 85")
       ->group(group);
@@ -253,7 +249,7 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
 }
 
 void add_device_flags(CLI::App& app, TrainCommand& command) {
-  const std::string group = device_group;
+  const std::string group = "Devices";
   add_choice(app, "--device", command.device, &device_kind_from,
              {DeviceKind::automatic, DeviceKind::cpu, DeviceKind::cuda},
              "Where to compute, one device a rank. Default: auto: CUDA where every rank sees a device, else the CPU")
@@ -302,19 +298,6 @@ void add_train_flags(CLI::App& app, TrainCommand& command) {
   add_checkpoint_flags(app, command);
   add_launch_flags(app, command);
   add_device_flags(app, command);
-}
-
-AttributeGroup resolved_options(const CLI::App& app) {
-  AttributeGroup options;
-  for (const CLI::Option* option : app.get_options()) {
-    const bool defines_the_run = option->get_group() != launch_group && option->get_group() != checkpoint_group &&
-                                 option->get_group() != device_group;
-    if (option->count() == 0 || option->get_name().empty() || !defines_the_run) continue;
-    std::string joined;
-    for (const std::string& value : option->results()) joined += (joined.empty() ? "" : ",") + value;
-    options[option->get_name().substr(2)] = joined;
-  }
-  return options;
 }
 
 }  // namespace lockstep

@@ -13,6 +13,9 @@
 
 namespace lockstep {
 
+std::string name_of(OverflowPolicy policy);
+std::string name_of(NonfinitePolicy policy);
+
 /// Everything that lockstep-train's command line says, checked one by one but not yet resolved.
 struct TrainCommand {
   TrainerOptions trainer;
@@ -61,6 +64,7 @@ struct TrainCommand {
   std::string metrics_file;
   std::vector<std::string> inject;
   std::vector<std::string> unused_options;  ///< one sentence each: given, but of no effect
+  std::vector<std::string> device_options;  ///< those given that the CPU has no use for
 };
 
 /// Adds lockstep-train's options to `app`, in help groups; `command` must outlive the parse.
@@ -68,9 +72,5 @@ void add_train_flags(CLI::App& app, TrainCommand& command);
 
 /// Settles the options of devices. Throws Error(usage) where they contradict each other.
 void resolve_device_options(TrainCommand& command);
-
-/// The given options that define the run (not this launch of it, nor how it is saved), for the checkpoint and for
-/// people.
-AttributeGroup resolved_options(const CLI::App& app);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "drivers/command_line.hpp"
+#include "drivers/run_options.hpp"
 #include "drivers/train_data.hpp"
 #include "drivers/train_models.hpp"
 #include "drivers/train_report.hpp"
@@ -128,7 +129,7 @@ class Launch {
   std::unique_ptr<CheckpointReader> open_checkpoint(CheckpointDirectory* store);
   void finetune(Model& model);
   void tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
-                  const CheckpointReader* resumed);
+                  const AttributeGroup& training, const CheckpointReader* resumed);
   void tell_restart(const LaunchCount& launches);
   RunControl control(Trainer& trainer, const Dataset* validation, Model& model);
   int tell_end(const Trainer& trainer, const Model& model, RunOutcome outcome);
@@ -148,13 +149,8 @@ class Launch {
 };
 
 std::unique_ptr<CheckpointReader> Launch::open_checkpoint(CheckpointDirectory* store) {
-  if (command_.resume != "auto" && command_.resume != "never") {
-    if (!store)
-      throw Error(ErrorKind::usage,
-                  "--resume FILE needs --checkpoint-dir (the run that goes on saves there): give one");
-    return store->open(command_.resume);
-  }
   if (!store) return nullptr;
+  if (command_.resume != "auto" && command_.resume != "never") return store->open(command_.resume);
   std::unique_ptr<CheckpointReader> newest = store->open_newest();
   if (newest && command_.resume == "never")
     throw Error(ErrorKind::usage, text("--resume never, but ", newest->path(),
@@ -172,7 +168,7 @@ void Launch::finetune(Model& model) {
 }
 
 void Launch::tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
-                        const CheckpointReader* resumed) {
+                        const AttributeGroup& training, const CheckpointReader* resumed) {
   std::string hosts;
   std::map<std::string, int> ranks_of_host;
   for (const std::string& host : gather_texts(*communicator_, host_name())) ++ranks_of_host[host];
@@ -190,6 +186,9 @@ void Launch::tell_start(const std::string& data_line, const Model& model, const 
   say(text("model        ", command_.model.kind, ", ", num_parameters(model), " parameters, ", command_.loss, ", ",
            name_of(command_.trainer.optimizer.kind), ", ", name_of(command_.trainer.precision)));
   say(plan_text(trainer.plan()));
+  if (resumed)
+    for (const PlanChange& change : changed_options(resumed->attributes(), training))
+      say(text("resume       ", change.name, ": ", change.before, " -> ", change.after));
   if (resumed) say(text("resumed      ", resumed->path(), " after step ", trainer.plan().progress().steps_taken));
   for (const std::string& note : trainer.resume_notes()) say("note         " + note);
   if (report_->num_metrics_dropped() > 0)
@@ -259,6 +258,8 @@ int Launch::run() {
   notes_.insert(notes_.end(), command_.unused_options.begin(), command_.unused_options.end());
   if (!communicator_->device_index() && command_.reduction == ReductionOrder::fast)
     notes_.push_back("--reduction fast has no effect on the CPU, where the exact order costs nothing");
+  for (const std::string& option : command_.device_options)
+    if (!communicator_->device_index()) notes_.push_back(option + " is not used: the run is on the CPU");
   TrainData data = open_train_data(*communicator_, command_);
 
   TrainerOptions options = command_.trainer;
@@ -266,6 +267,9 @@ int Launch::run() {
   if (command_.cuda_graph) options.make_graph = [this] { return communicator_->make_graph(); };
   std::shared_ptr<Model> model;
   const ModelOptions model_options = resolve_model(*communicator_, command_, data);
+  const AttributeGroup training = training_options(command_, model_options);
+  options.resolved_options = plan_options(options.plan);
+  options.resolved_options.insert(training.begin(), training.end());
   agree(*communicator_, [&] { model = make_model(model_options, options.plan.seed); });
 
   std::unique_ptr<CheckpointDirectory> store;
@@ -295,7 +299,7 @@ int Launch::run() {
     report_ = std::make_unique<TrainReport>(metrics, trainer.plan().progress().steps_taken, command_.log_steps,
                                             progress_style_of(command_.progress));
   });
-  tell_start(data_line, *model, trainer, resumed.get());
+  tell_start(data_line, *model, trainer, training, resumed.get());
   if (trainer.plan().finished() && resumed) {
     say("complete     this run has taken all its steps: nothing is done");
   } else {

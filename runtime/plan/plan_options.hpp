@@ -63,6 +63,9 @@ struct ScheduleOptions {
   std::function<double(double position, double total)> custom;  ///< factor of the base rate; kind == custom
 };
 
+/// Length of a run when no option says one.
+inline constexpr const char* kDefaultNumTrainEpochs = "3";
+
 /// What the user asked for, before it is resolved against the data and the ranks.
 struct PlanOptions {
   std::optional<std::int64_t> global_batch_size;

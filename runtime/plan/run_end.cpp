@@ -74,7 +74,7 @@ RunEnd resolve_run_end(const PlanOptions& options, const BatchPlan& batch, const
     end.sample = left % batch.used_samples();
     return end;
   }
-  end.requested = options.num_train_epochs.value_or("3");
+  end.requested = options.num_train_epochs.value_or(kDefaultNumTrainEpochs);
   const Decimal epochs(end.requested, epochs_flag);
   if (epochs.is_zero()) {
     throw Error(ErrorKind::usage, text(epochs_flag, " is ", end.requested,
