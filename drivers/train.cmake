@@ -5,6 +5,7 @@ target_link_libraries(lockstep_models PUBLIC lockstep::train)
 find_package(nlohmann_json REQUIRED)
 add_executable(lockstep-train
   checkpoint_table.cpp
+  metrics_file.cpp
   option_rules.cpp
   run_options.cpp
   train_data.cpp

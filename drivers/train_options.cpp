@@ -238,7 +238,8 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
   add_count(app, "--log-steps", command.log_steps, kPositive, "Print a line every so many steps. Default: 50")
       ->group(group);
   app.add_option("--metrics-file", command.metrics_file,
-                 "One JSON object a step. Default: metrics.jsonl in the checkpoint folder")
+                 "One JSON object a step. A run that goes on appends to its own; a file of anything else is refused. "
+                 "Default: metrics.jsonl in the checkpoint folder")
       ->type_name("FILE")
       ->group(group);
   app.add_option("--inject", command.inject,

@@ -7,16 +7,13 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <vector>
+#include <utility>
 
 namespace lockstep {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr double redraw_seconds = 0.1;
 
@@ -31,42 +28,6 @@ std::string formatted(const char* format, Values... values) {
 nlohmann::ordered_json number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-/// What earlier launches left in metrics.jsonl.
-struct EarlierSteps {
-  std::int64_t num_dropped = 0;  ///< they were lost and are taken again
-  double kept_seconds = 0.0;     ///< that the others took
-};
-
-/// Keeps the lines of the steps up to `steps_taken`. A line that was cut off when its writer was killed goes, too.
-EarlierSteps drop_lost_steps(const std::string& file, std::int64_t steps_taken) {
-  EarlierSteps earlier;
-  std::ifstream in(file);
-  if (!in) return earlier;
-  std::vector<std::string> kept;
-  bool cut = false;
-  for (std::string line; std::getline(in, line);) {
-    const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const bool whole = entry.is_object() && entry.contains("step") && entry["step"].is_number_integer();
-    const bool is_step = whole && entry.contains("lr");
-    const bool keep = whole && entry["step"].get<std::int64_t>() <= steps_taken;
-    if (keep) kept.push_back(line);
-    if (!keep) cut = true;
-    if (is_step && !keep) ++earlier.num_dropped;
-    if (is_step && keep) earlier.kept_seconds += entry.value("seconds", 0.0);
-  }
-  if (!cut) return earlier;
-  const std::string temporary = file + ".tmp";
-  std::ofstream out(temporary, std::ios::trunc);
-  for (const std::string& line : kept) out << line << '\n';
-  out.close();
-  if (!out)
-    throw Error(ErrorKind::failed,
-                text("cannot write ", temporary, " (the lines of lost steps are to be removed from ", file,
-                     "): make room, or give another --metrics-file"));
-  fs::rename(temporary, file);
-  return earlier;
 }
 
 }  // namespace
@@ -99,17 +60,9 @@ ProgressStyle progress_style_of(const std::string& name) {
   return has_width ? ProgressStyle::bar : ProgressStyle::lines;
 }
 
-TrainReport::TrainReport(const std::string& metrics_file, std::int64_t steps_taken, std::int64_t log_steps,
-                         ProgressStyle style)
-    : log_steps_(log_steps), style_(style), metrics_file_(metrics_file) {
-  if (metrics_file_.empty()) return;
-  const EarlierSteps earlier = drop_lost_steps(metrics_file_, steps_taken);
-  num_metrics_dropped_ = earlier.num_dropped;
-  kept_seconds_ = earlier.kept_seconds;
-  metrics_.open(metrics_file_, std::ios::app);
-  if (!metrics_)
-    throw Error(ErrorKind::usage,
-                text("cannot write ", metrics_file_, ": make its folder, or give another --metrics-file"));
+TrainReport::TrainReport(const MetricsTarget& metrics, std::int64_t log_steps, ProgressStyle style)
+    : log_steps_(log_steps), style_(style) {
+  if (!metrics.file.empty()) metrics_.emplace(metrics);
 }
 
 void TrainReport::say(const std::string& line) {
@@ -137,10 +90,9 @@ std::string TrainReport::progress_line(const StepReport& report, const TrainingP
   return line;
 }
 
-void TrainReport::write_metrics(const std::string& line) {
-  if (metrics_file_.empty()) return;
-  metrics_ << line << '\n';
-  metrics_.flush();
+void TrainReport::write_metrics(nlohmann::ordered_json line) {
+  if (!metrics_) return;
+  if (const auto note = metrics_->append(std::move(line))) say("warning      " + *note);
 }
 
 void TrainReport::step(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler) {
@@ -163,8 +115,7 @@ void TrainReport::step(const StepReport& report, const TrainingPlan& plan, const
       {"growth_tracker", scaler.growth_tracker()},
       {"ranks", plan.batch().num_ranks},
       {"seconds", number(report.seconds)},
-      {"samples_per_second", number(static_cast<double>(report.plan.num_samples) / report.seconds)}}
-                    .dump());
+      {"samples_per_second", number(static_cast<double>(report.plan.num_samples) / report.seconds)}});
   const bool is_last = plan.finished();
   if (style_ == ProgressStyle::bar) {
     if (!is_last && std::chrono::duration<double>(now - last_drawn_).count() < redraw_seconds) return;
@@ -189,7 +140,7 @@ void TrainReport::evaluation(const std::map<std::string, double>& results, const
     object["validation_" + name] = number(value);
     line += formatted("  %s %.4f", name.c_str(), value);
   }
-  write_metrics(object.dump());
+  write_metrics(std::move(object));
   say(line);
 }
 

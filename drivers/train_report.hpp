@@ -2,10 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "drivers/metrics_file.hpp"
 #include "runtime/plan/training_plan.hpp"
 #include "runtime/train/trainer.hpp"
 
@@ -21,10 +22,8 @@ ProgressStyle progress_style_of(const std::string& name);
 /// What people and scripts see of a run: lines, a progress line on a terminal, metrics.jsonl. Lives on rank 0 alone.
 class TrainReport {
  public:
-  /// `metrics_file` may be empty: none is written. An existing one goes on: its lines after step
-  /// `steps_taken` belong to steps that were lost and are taken again; they are removed. Throws Error when it cannot
-  /// be written.
-  TrainReport(const std::string& metrics_file, std::int64_t steps_taken, std::int64_t log_steps, ProgressStyle style);
+  /// An existing metrics file goes on. Throws Error when it cannot be written, or is not this run's.
+  TrainReport(const MetricsTarget& metrics, std::int64_t log_steps, ProgressStyle style);
 
   /// One line, on its own even when a progress line is on the terminal.
   void say(const std::string& line);
@@ -32,20 +31,20 @@ class TrainReport {
   void step(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler);
   void evaluation(const std::map<std::string, double>& results, const Progress& progress);
 
-  std::int64_t num_metrics_dropped() const { return num_metrics_dropped_; }  ///< steps that were lost
-  double kept_seconds() const { return kept_seconds_; }  ///< that the steps of earlier launches took, lost ones aside
+  std::int64_t num_metrics_dropped() const {
+    return metrics_ ? metrics_->num_dropped() : 0;
+  }  ///< steps that were lost
+  /// That the steps of earlier launches took, lost ones aside.
+  double kept_seconds() const { return metrics_ ? metrics_->kept_seconds() : 0.0; }
 
  private:
   std::string progress_line(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler) const;
-  void write_metrics(const std::string& line);
+  void write_metrics(nlohmann::ordered_json line);
 
   std::int64_t log_steps_;
   ProgressStyle style_;
   bool line_is_open_ = false;
-  std::ofstream metrics_;
-  std::string metrics_file_;
-  std::int64_t num_metrics_dropped_ = 0;
-  double kept_seconds_ = 0.0;
+  std::optional<MetricsFile> metrics_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_drawn_ = start_;
   std::int64_t samples_ = 0;

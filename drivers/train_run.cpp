@@ -128,6 +128,7 @@ class Launch {
   }
   std::unique_ptr<CheckpointReader> open_checkpoint(CheckpointDirectory* store);
   void finetune(Model& model);
+  MetricsTarget metrics_target(std::int64_t steps_taken) const;
   void tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
                   const AttributeGroup& training, const CheckpointReader* resumed);
   void tell_restart(const LaunchCount& launches);
@@ -165,6 +166,22 @@ void Launch::finetune(Model& model) {
   const auto passed_over = load_weights(*file, model, {command_.allow_missing, command_.allow_unexpected});
   say(text("weights      from ", command_.finetune_from));
   for (const std::string& name : passed_over) say("             passed over: " + name);
+}
+
+/// Where the metrics go, and whose the lines are that are there.
+MetricsTarget Launch::metrics_target(std::int64_t steps_taken) const {
+  MetricsTarget target;
+  target.steps_taken = steps_taken;
+  if (folder_.empty()) return {command_.metrics_file, "", EarlierLines::foreign, steps_taken};
+  const fs::path own = fs::weakly_canonical(fs::absolute(folder_));
+  const fs::path file = command_.metrics_file.empty() ? folder_ / "metrics.jsonl" : fs::path(command_.metrics_file);
+  target.file = file.string();
+  if (fs::weakly_canonical(fs::absolute(file).parent_path()) == own) return target;
+  target.run = own.string();
+  // A requeue that comes before the first save starts at step 0 again, but not in a folder without launches.
+  const bool goes_on = steps_taken > 0 || StallGuard::has_launches(folder_);
+  target.earlier = goes_on ? EarlierLines::marked : EarlierLines::foreign;
+  return target;
 }
 
 void Launch::tell_start(const std::string& data_line, const Model& model, const Trainer& trainer,
@@ -293,10 +310,7 @@ int Launch::run() {
   request_ = std::make_unique<StopRequest>(signals_, speaks() ? &deadline_ : nullptr, files_.get());
   agree(*communicator_, [&] {
     if (!speaks()) return;
-    const std::string metrics = !command_.metrics_file.empty() ? command_.metrics_file
-                                : folder_.empty()              ? std::string()
-                                                               : (folder_ / "metrics.jsonl").string();
-    report_ = std::make_unique<TrainReport>(metrics, trainer.plan().progress().steps_taken, command_.log_steps,
+    report_ = std::make_unique<TrainReport>(metrics_target(trainer.plan().progress().steps_taken), command_.log_steps,
                                             progress_style_of(command_.progress));
   });
   tell_start(data_line, *model, trainer, training, resumed.get());

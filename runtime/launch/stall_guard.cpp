@@ -11,8 +11,17 @@
 
 namespace lockstep {
 
+namespace {
+constexpr const char* file_name = "RESTARTS";
+}
+
+bool StallGuard::has_launches(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / file_name, error);
+}
+
 StallGuard::StallGuard(std::filesystem::path folder, std::int64_t max_launches)
-    : file_(std::move(folder) / "RESTARTS"), max_launches_(max_launches) {
+    : file_(std::move(folder) / file_name), max_launches_(max_launches) {
   if (max_launches < 0) {
     throw Error(ErrorKind::usage, text("--max-restarts-without-progress ", max_launches,
                                        " is below zero: give the number of launches that may begin at the same step, "

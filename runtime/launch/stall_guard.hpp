@@ -26,6 +26,9 @@ class StallGuard {
   /// or a launch begins at another step.
   LaunchCount count_launch(std::int64_t step);
 
+  /// Whether a launch was ever counted in `folder`.
+  static bool has_launches(const std::filesystem::path& folder);
+
  private:
   std::filesystem::path file_;
   std::int64_t max_launches_;

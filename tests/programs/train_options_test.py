@@ -5,7 +5,7 @@ import os
 import re
 import unittest
 
-from train_support import SMALL_RUN, TrainTest, checkpoints, launch, main
+from train_support import SMALL_RUN, TrainTest, checkpoints, launch, main, metrics
 
 STEPS = ["--max-steps", "4"]
 
@@ -121,6 +121,64 @@ class OptionsTest(TrainTest):
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             self.assertIn(words, done.stderr)
             self.assertNotIn("--finetune-from", done.stderr)
+
+
+class MetricsTest(TrainTest):
+    def begin(self, file, *arguments, ranks=1):
+        return launch(ranks, "--train-data", self.data, *SMALL_RUN, *STEPS, "--metrics-file", file, *arguments)
+
+    def lines(self, file):
+        with open(file) as lines:
+            return [json.loads(line) for line in lines]
+
+    def test_another_file_is_refused(self):
+        file = self.path("notes.txt")
+        with open(file, "w") as out:
+            out.write("do not lose me\n")
+        for name in (file, self.data):
+            with open(name, "rb") as content:
+                before = content.read()
+            done = self.begin(name, ranks=2)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("is no metrics file", done.stderr)
+            with open(name, "rb") as content:
+                self.assertEqual(content.read(), before)
+
+    def test_a_second_run_does_not_erase_the_first_ones(self):
+        file = self.path("metrics.jsonl")
+        self.assertEqual(self.begin(file).returncode, 0)
+        before = self.lines(file)
+        self.assertEqual([row["step"] for row in before], [1, 2, 3, 4])
+        for arguments in ([], ["--checkpoint-dir", self.path("run")]):
+            done = self.begin(file, *arguments)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("another run", done.stderr)
+            self.assertEqual(self.lines(file), before)
+
+    def test_a_run_goes_on_in_its_own_file_elsewhere(self):
+        file, folder = self.path("metrics.jsonl"), self.path("run")
+        run = ["--checkpoint-dir", folder, "--save-steps", "3"]
+        # Killed before its first save, then after one.
+        for drill, left in (("crash@save:data,step=3", [1, 2, 3]), ("crash@save:data,step=4", [1, 2, 3, 4])):
+            self.assertNotIn(self.begin(file, *run, "--inject", drill, "--async-save", "off").returncode, (0, 2))
+            self.assertEqual([row["step"] for row in self.lines(file)], left)
+        done = self.begin(file, *run, ranks=2)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([row["step"] for row in self.lines(file)], [1, 2, 3, 4])
+        self.assertEqual({row["run"] for row in self.lines(file)}, {os.path.realpath(folder)})
+        other = self.begin(file, "--checkpoint-dir", self.path("other"))
+        self.assertEqual(other.returncode, 2, other.stdout + other.stderr)
+        self.assertEqual(len(self.lines(file)), 4)
+
+    def test_a_requeue_before_the_first_save_starts_its_file_again(self):
+        folder = self.path("run")
+        run = ["--train-data", self.data, *SMALL_RUN, *STEPS, "--checkpoint-dir", folder]
+        crashed = launch(2, *run, "--inject", "crash@save:data")
+        self.assertNotIn(crashed.returncode, (0, 2))
+        self.assertEqual(len(metrics(folder)[0]), 4)
+        done = launch(2, *run)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([row["step"] for row in metrics(folder)[0]], [1, 2, 3, 4])
 
 
 if __name__ == "__main__":
