@@ -93,10 +93,9 @@ TEST_F(CheckpointProgram, ExplainsItselfWithoutALauncher) {
 
 TEST_F(CheckpointProgram, SaysWhenItsAnswerCannotBeWritten) {
   const std::string path = SmallRun().save(in("run"));
-  for (const std::string& arguments :
-       {"show " + path, "show --json " + path, "verify " + path, "diff " + path + " " + path,
-        "prune --keep 1 --dry-run " + in("run"), "export --out " + in("w.safetensors") + " " + path,
-        std::string("--help")})
+  for (const std::string& arguments : {"show " + path, "show --json " + path, "verify " + path,
+                                       "diff " + path + " " + path, "prune --keep 1 --dry-run " + in("run"),
+                                       "export --out " + in("w.safetensors") + " " + path, std::string("--help")})
     expect(run_command("(" LOCKSTEP_CHECKPOINT_PROGRAM " " + arguments + " > /dev/full)"), 1,
            {"lockstep-checkpoint: what was printed could not be written"});
 }
