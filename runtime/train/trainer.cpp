@@ -282,7 +282,9 @@ void Trainer::save_at_end(CheckpointStore& store, const RunControl& control) {
   constexpr int num_attempts = 2;  // on a disk that was full there may be room again
   for (int attempt = 0; attempt < num_attempts; ++attempt) {
     save(store, control);
-    if (store.finish()) return;
+    const bool is_saved = store.finish();
+    tell_saved(store, control);
+    if (is_saved) return;
     saved_step_ = -1;
   }
   throw Error(ErrorKind::failed,

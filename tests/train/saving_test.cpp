@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/mpi_main.hpp"
 #include "tests/train/training_case.hpp"
@@ -55,6 +56,23 @@ class ReadingStore final : public CheckpointStore {
   std::map<std::int64_t, std::string> read_;
 };
 
+/// Makes a checkpoint in two moves, each a step after the one before.
+class SlowStore final : public CheckpointStore {
+ public:
+  std::unique_ptr<CheckpointReader> open_newest() override { return nullptr; }
+  void start_save(const Snapshot& /*snapshot*/) override { moves_left_ = 2; }
+  bool is_saving() const override { return moves_left_ > 0; }
+  bool part_is_durable() override { return is_saving(); }
+  void commit_save() override { --moves_left_; }
+  bool finish() override {
+    moves_left_ = 0;
+    return true;
+  }
+
+ private:
+  int moves_left_ = 0;
+};
+
 /// Batch normalisation has buffers in the flat state, and a counter outside of it.
 TrainingCase saved_case() {
   TrainingCase what;
@@ -103,6 +121,26 @@ TEST(Saving, IsTriedAgainAtTheEnd) {
       EXPECT_THROW(train(), Error);
     }
   }
+}
+
+TEST(Saving, IsTimedUntilItIsACheckpoint) {
+  const auto communicator = make();
+  SlowStore store;
+  TrainingRun run(saved_case(), *communicator);
+  RunControl control;
+  control.save_steps = 4;
+  std::vector<std::int64_t> told_after;
+  control.on_saved = [&](double seconds) {
+    EXPECT_GT(seconds, 0.0);
+    told_after.push_back(run.trainer().plan().progress().steps_taken);
+  };
+  EXPECT_EQ(run.trainer().run(control, &store), RunOutcome::finished);
+  const std::int64_t last = run.trainer().plan().progress().steps_taken;
+  std::vector<std::int64_t> expected;
+  for (std::int64_t saved = 4; saved + 2 <= last; saved += 4) expected.push_back(saved + 2);
+  ASSERT_FALSE(expected.empty());
+  expected.push_back(last);  // the one that the run ends with
+  EXPECT_EQ(told_after, expected);
 }
 
 TEST(Saving, IsReadBeforeARunThatFailsGivesTheStateUp) {
