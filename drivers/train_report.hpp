@@ -31,9 +31,9 @@ class TrainReport {
   void step(const StepReport& report, const TrainingPlan& plan, const LossScaler& scaler);
   void evaluation(const std::map<std::string, double>& results, const Progress& progress);
 
-  std::int64_t num_metrics_dropped() const {
-    return metrics_ ? metrics_->num_dropped() : 0;
-  }  ///< steps that were lost
+  /// Steps of earlier launches that were lost.
+  std::int64_t num_metrics_dropped() const { return metrics_ ? metrics_->num_dropped() : 0; }
+
   /// That the steps of earlier launches took, lost ones aside.
   double kept_seconds() const { return metrics_ ? metrics_->kept_seconds() : 0.0; }
 
