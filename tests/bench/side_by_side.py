@@ -3,8 +3,8 @@
 All sides: the same model, initial weights, data and LibTorch; AdamW, fused; one thread a rank. On the CPU two ranks,
 each pinned to a core; on devices one rank each, and Lockstep also with CUDA graphs. Within a pair the sides run one
 after the other, in changing order; what is reported is the median of the pairs' ratios, so that a machine that slows
-down for a while slows all; a pair in which other programs used the machine is measured again. First steps are not
-timed. The ratio of CPU time is steadier on a busy machine, and leaves out what a side waits for.
+down for a while slows all. First steps are not timed. The ratio of CPU time is steadier on a busy machine, and leaves
+out what a side waits for.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sides import MOST_OTHER_WORK, OtherWork, Side, load_at_start, write_json
+from sides import Side, load_at_start, write_json
 
 
 @dataclass(frozen=True)
@@ -55,29 +55,21 @@ class Comparison:
         self.device = device
         self.weights = folder / f"{name}.weights"
         self.pairs = []
-        self.num_disturbed = 0  # of the pairs
         subprocess.run([*sides["python"].command, "--model", self.workload.model, "--weights", str(self.weights),
                         "--export-weights"], check=True)
 
-    def run_pair(self, is_last_chance):
-        """Measures a pair, which counts where nobody disturbed it, or where there will be none better."""
+    def run_pair(self):
         first = len(self.pairs) % len(self.sides)
         names = list(self.sides)
-        other_work = OtherWork()
         pair = {name: self.sides[name].run(*self.arguments(name)) for name in names[first:] + names[:first]}
-        share = other_work.share()
+        self.pairs.append(pair)
         expected = pair["python"]["first_loss"]
         for name, report in pair.items():
             if abs(report["first_loss"] - expected) > self.tolerance * abs(expected):
                 sys.exit(f"{self.name}: the sides do not compute the same: the loss before the first step is "
                          f"{expected} in Python and {report['first_loss']} in {name}.")
-        counts = is_last_chance or share < MOST_OTHER_WORK
-        print(f"  {self.name} {len(self.pairs) + 1}: " +
-              ", ".join(f"{ratio(pair, name):.2f}" for name in names if name != "python") +
-              f" (other work: {share:.1%}{'' if counts else ', again'})", file=sys.stderr, flush=True)
-        if counts:
-            self.pairs.append(pair)
-            self.num_disturbed += share >= MOST_OTHER_WORK
+        print(f"  {self.name} {len(self.pairs)}: " +
+              ", ".join(f"{ratio(pair, name):.2f}" for name in names if name != "python"), file=sys.stderr, flush=True)
 
     def arguments(self, name):
         workload = self.workload
@@ -91,7 +83,7 @@ class Comparison:
         quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else 3 * ratios
         figures = {
             "workload": self.name, "model": self.workload.model, "samples_per_rank": self.workload.samples_per_rank,
-            "pairs": len(self.pairs), "disturbed": self.num_disturbed, "python_ms": self.milliseconds("python"),
+            "pairs": len(self.pairs), "python_ms": self.milliseconds("python"),
             "lockstep_ms": self.milliseconds("lockstep"), "ratio": quartiles[1], "lower_quartile": quartiles[0],
             "upper_quartile": quartiles[2], "goal": self.workload.goal,
             "cpu_ratio": statistics.median(ratio(pair, "lockstep", "cpu_seconds_per_step") for pair in self.pairs),
@@ -123,20 +115,15 @@ def make_sides(options):
 
 
 def run_pairs(comparisons, num_pairs, time_limit):
-    """Rounds of one pair of each workload until enough of them count, no more than twice as many, nor than fit into
-    the time."""
+    """Rounds of one pair of each workload, no more than fit into the time."""
     start = time.monotonic()
     longest = 0.0
-    for rounds_left in range(2 * num_pairs, 0, -1):
+    for _ in range(num_pairs):
         begin = time.monotonic()
         if time_limit and longest and begin - start + longest > time_limit:
             break
         for comparison in comparisons:
-            num_missing = num_pairs - len(comparison.pairs)
-            if num_missing:
-                comparison.run_pair(is_last_chance=time_limit is not None or rounds_left <= num_missing)
-        if all(len(comparison.pairs) == num_pairs for comparison in comparisons):
-            break
+            comparison.run_pair()
         longest = max(longest, time.monotonic() - begin)
 
 

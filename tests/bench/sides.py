@@ -9,7 +9,6 @@ import sys
 import time
 
 TWO_PINNED_RANKS = ("mpirun", "-n", "2", "--bind-to", "core")
-MOST_OTHER_WORK = 0.03  # of the machine's cores, in a measurement that counts
 
 
 class Side:
