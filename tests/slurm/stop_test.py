@@ -57,7 +57,8 @@ class Stops:
                              evaluation_steps=20, evaluation_batch_size=1)
         run.reaches(60)  # an evaluation of 600 single samples follows
         send(run, signal.SIGUSR1)
-        check(60 <= stops(run, process) <= 61, f"stopped after {len(run.metrics())}")
+        # On a busy machine the signal may come some steps after that evaluation, but long before the next one.
+        check(60 <= stops(run, process) < 80, f"stopped after {len(run.metrics())}")
         goes_on(run)
 
     def SignalsDuringSaves(self):
