@@ -137,6 +137,12 @@ def pids_of(run):
     return found
 
 
+def import_images(folder, limit):
+    """Makes train.h5 and test.h5 of so many images each; whether there were any to take."""
+    importer = str(BIN / "import-fashion-mnist")
+    return subprocess.run([importer, "--out", str(folder), "--limit", str(limit)], check=False).returncode == 0
+
+
 def main():
     """Makes the data and the undisturbed run, on one rank."""
     if not TRAIN.exists():
@@ -144,8 +150,7 @@ def main():
         return SKIP
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    importer = subprocess.run([str(BIN / "import-fashion-mnist"), "--out", str(WORK), "--limit", "600"], check=False)
-    if importer.returncode != 0:
+    if not import_images(WORK, 600):
         print("skipped: there is no Fashion-MNIST to train on (apt-get install dataset-fashion-mnist)")
         return SKIP
     run = Run("undisturbed")
