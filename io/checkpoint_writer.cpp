@@ -12,6 +12,7 @@
 #include "io/digest.hpp"
 #include "io/launch_record.hpp"
 #include "io/posix_file.hpp"
+#include "runtime/plan/copy_past_caches.hpp"
 
 namespace lockstep {
 

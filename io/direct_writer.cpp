@@ -5,6 +5,8 @@
 #include <future>
 #include <vector>
 
+#include "runtime/plan/copy_past_caches.hpp"
+
 namespace lockstep {
 
 namespace {

@@ -33,8 +33,4 @@ class StagingBuffer {
 /// page takes a third of a copy's time. Changes no byte; pieces that lie side by side are taken together.
 void use_large_pages(std::vector<std::span<const std::byte>> pieces);
 
-/// Copies bytes that nobody reads soon, past the processor's caches where it can: what would be fetched only to be
-/// overwritten stays where it is, and memory, which is what a copy of this size waits for, moves a third less.
-void copy_past_caches(std::byte* to, std::span<const std::byte> from);
-
 }  // namespace lockstep

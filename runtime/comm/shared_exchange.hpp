@@ -27,6 +27,7 @@ class SharedExchange final : public FlatExchange {
   Slice slice() const override { return slice_; }
   std::byte* weights() override { return segment_.data(); }
   std::byte* gradient_slot(int slot) override { return slot_of(rank_, slot); }
+  bool is_read_in_place() const override { return true; }
 
   void reduce_slice(const TreeProgram& program, std::byte* out) override;  ///< **collective**
   void publish_weights() override { barrier_.arrive_and_wait(); }          ///< **collective**

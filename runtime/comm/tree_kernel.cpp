@@ -52,7 +52,7 @@ void evaluate_tree(const TreeProgram& program, ElementType type, std::span<const
   if (program.num_inputs == 0) {
     std::memset(out, 0, num_bytes);
   } else if (program.additions.empty()) {
-    std::memcpy(out, inputs[static_cast<std::size_t>(program.root)], num_bytes);
+    std::memmove(out, inputs[static_cast<std::size_t>(program.root)], num_bytes);
   } else if (type == ElementType::float32) {
     evaluate(program, inputs, num_elements, reinterpret_cast<float*>(out));
   } else if (type == ElementType::float64) {

@@ -53,6 +53,9 @@ class FlatExchange {
   /// This rank's gradient buffer `slot`, whole and flat. Zero at first.
   virtual std::byte* gradient_slot(int slot) = 0;
 
+  /// Whether the other ranks read this rank's slice of the weights and its slots where they lie. Local call.
+  virtual bool is_read_in_place() const { return false; }
+
   /// Whether transfers that start early run beside the caller's work. Local call.
   virtual bool overlaps() const { return false; }
 
@@ -64,7 +67,8 @@ class FlatExchange {
 
   /// **Collective.** Adds up this rank's slice over the gradient slots of all ranks, in the order of `program`
   /// (rank r brings its slots 0..nodes_of_rank[r]-1), into `out` (slice().size() elements). The slots may be
-  /// written again after the next collective call of the communicator.
+  /// written again after the next collective call of the communicator. Where is_read_in_place(), `out` may be this
+  /// rank's slice within its slot 0, which no other rank reads.
   virtual void reduce_slice(const TreeProgram& program, std::byte* out) = 0;
 
   /// **Collective.** After it every rank sees every slice of the weights.

@@ -6,6 +6,7 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/min.h>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "runtime/plan/error.hpp"
+#include "runtime/train/copy_for_others.hpp"
 #include "runtime/train/device.hpp"
 #include "runtime/train/tensor_types.hpp"
 
@@ -52,6 +54,12 @@ void broadcast_tensor(Communicator& communicator, const at::Tensor& contiguous) 
 }
 
 }  // namespace
+
+void FlatGroup::publish() {
+  const Slice mine = slice();
+  if (exchange->is_read_in_place()) copy_for_others(own_weights, weights.narrow(0, mine.begin, mine.size()));
+  exchange->publish_weights();
+}
 
 Slice FlatGroup::parameter_slice() const {
   const std::int64_t limit = parameter_blocks * layout.block_elements;
@@ -183,6 +191,9 @@ void FlatState::allocate(Communicator& communicator, int num_slots) {
       }
       return views;
     };
+    const Slice mine = group.slice();
+    group.own_weights = group.weights.narrow(0, mine.begin, mine.size());
+    if (group.exchange->is_read_in_place()) group.own_weights = at::empty_like(group.own_weights);
     group.weight_views = views_into(group.exchange->weights());
     for (int slot = 0; slot < num_slots; ++slot) {
       group.slots.push_back(
@@ -194,9 +205,8 @@ void FlatState::allocate(Communicator& communicator, int num_slots) {
     for (const FlatEntry& entry : group.entries)
       values.narrow(0, entry.offset, entry.tensor.numel()).view(entry.tensor.sizes()).copy_(entry.tensor.detach());
     broadcast_tensor(communicator, values);
-    const Slice mine = group.slice();
-    group.weights.narrow(0, mine.begin, mine.size()).copy_(values.narrow(0, mine.begin, mine.size()));
-    group.exchange->publish_weights();
+    group.own_weights.copy_(values.narrow(0, mine.begin, mine.size()));
+    group.publish();
   }
   for (LooseTensor& item : loose_) {
     at::Tensor values = item.tensor.detach().cpu().contiguous();
@@ -263,7 +273,15 @@ void FlatState::deposit_gradient(std::size_t group_index, std::size_t index, con
     return;
   }
   const at::Tensor values = gradient.is_sparse() ? gradient.to_dense() : gradient;
-  where.add ? into.add_(values) : into.copy_(values);
+  if (where.add) {
+    into.add_(values);
+  } else if (group.exchange->is_read_in_place() && values.is_contiguous() && values.dtype() == into.dtype()) {
+    const Slice mine = group.slice();
+    const std::int64_t offset = group.entries[index].offset;
+    copy_for_others(values, into, {mine.begin - offset, mine.end - offset});
+  } else {
+    into.copy_(values);
+  }
   gradient.reset();
 }
 
@@ -324,7 +342,7 @@ std::vector<double> FlatState::counts() const {
 
 void FlatState::publish(const std::vector<double>& counts) {
   const at::NoGradGuard no_grad;
-  for (FlatGroup& group : groups_) group.exchange->publish_weights();
+  for (FlatGroup& group : groups_) group.publish();
   restore_buffers();
   for (std::size_t i = 0; i < loose_.size(); ++i)
     if (counts[i] != 0.0) loose_[i].tensor.add_(1);

@@ -31,13 +31,17 @@ struct FlatGroup {
   std::int64_t parameter_blocks = 0;  ///< blocks before the first buffer
   std::vector<FlatEntry> entries;
   std::unique_ptr<FlatExchange> exchange;
-  at::Tensor weights;                               ///< the whole flat state
+  at::Tensor weights;                               ///< the whole flat state, for reading
+  at::Tensor own_weights;                           ///< this rank's slice of it, for writing; publish() shows it
   std::vector<at::Tensor> weight_views;             ///< per entry
   std::vector<at::Tensor> slots;                    ///< the whole flat gradient, per slot
   std::vector<std::vector<at::Tensor>> slot_views;  ///< per slot and entry
 
   Slice slice() const { return exchange->slice(); }
   Slice parameter_slice() const;
+
+  /// **Collective.** Makes what the ranks wrote to their `own_weights` visible on all of them.
+  void publish();
 
   /// Whether a buffer's bits may differ from those of the flat state; on a device, where to ask would be to wait,
   /// always. Its version would not tell: batch norm moves its statistics without touching it.

@@ -16,7 +16,7 @@ std::vector<std::vector<HostSlices::Pair>>& HostSlices::pairs() {
   };
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
     const FlatGroup& group = state_.groups()[g];
-    pairs_.push_back({pair_of(group.weights.narrow(0, group.slice().begin, group.slice().size()))});
+    pairs_.push_back({pair_of(group.own_weights)});
     for (std::size_t m = 0; m < optimizer_.moment_names().size(); ++m)
       pairs_.back().push_back(pair_of(optimizer_.moment(g, m)));
   }

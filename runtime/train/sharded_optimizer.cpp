@@ -89,11 +89,10 @@ void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double lea
   const at::NoGradGuard no_grad;
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
     FlatGroup& group = state_.groups()[g];
-    const Slice slice = group.slice();
     for (const Segment& segment : segments_of(group)) {
       const std::int64_t length = segment.end - segment.begin;
       const auto part = [&](const at::Tensor& of_slice) { return of_slice.narrow(0, segment.begin, length); };
-      const at::Tensor weights = group.weights.narrow(0, slice.begin + segment.begin, length);
+      const at::Tensor weights = part(group.own_weights);
       const at::Tensor gradient = part(gradients[g]);
       const double rate = learning_rate * segment.learning_rate_scale;
       if (options_.kind == OptimizerKind::sgd) {

@@ -197,7 +197,7 @@ void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer&
 
   const at::NoGradGuard no_grad;
   for (LooseTensor& item : state.loose()) item.tensor.copy_(item.committed);
-  for (FlatGroup& group : state.groups()) group.exchange->publish_weights();
+  for (FlatGroup& group : state.groups()) group.publish();
   state.refresh();
 
   const auto updates = attribute<std::int64_t>(stored, "optimizer", "updates");

@@ -26,7 +26,10 @@ LeafRange parameter_blocks_of(const FlatGroup& group, int num_ranks, int rank) {
 StepExchange::StepExchange(FlatState& state, const GradientBuckets& buckets, Communicator& communicator)
     : state_(state), buckets_(buckets), communicator_(communicator) {
   for (const FlatGroup& group : state_.groups()) {
-    slices_.push_back(at::zeros({group.slice().size()}, group.weights.options()));
+    // Nobody else reads this part of the first slot, and it is in the cache.
+    slices_.push_back(group.exchange->is_read_in_place()
+                          ? group.slots[0].narrow(0, group.slice().begin, group.slice().size())
+                          : at::zeros({group.slice().size()}, group.weights.options()));
     std::vector<LeafRange> shares;
     for (int rank = 0; rank < communicator_.num_ranks(); ++rank)
       shares.push_back(parameter_blocks_of(group, communicator_.num_ranks(), rank));

@@ -44,7 +44,8 @@ class StepExchange {
   /// rank's micro-batches threw.
   StepTotals reduce(const MicroBatchSums& sums, double loss_scale, const StepFlags& flags);
 
-  /// This rank's slice of the summed gradients (and buffer changes) of each group; valid after reduce().
+  /// This rank's slice of the summed gradients (and buffer changes) of each group; valid from reduce() to
+  /// the next begin().
   std::vector<at::Tensor>& slices() { return slices_; }
 
  private:

@@ -173,13 +173,12 @@ void Trainer::apply(const StepTotals& totals, double learning_rate) {
   if (options_.max_grad_norm > 0.0) factor *= std::min(1.0, options_.max_grad_norm / (totals.gradient_norm + 1e-6));
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
     FlatGroup& group = state_.groups()[g];
-    const Slice slice = group.slice();
     const std::int64_t num_parameters = group.parameter_slice().size();
     at::Tensor& sums = exchange_.slices()[g];
     if (factor != 1.0) sums.narrow(0, 0, num_parameters).mul_(factor);
-    const std::int64_t num_buffers = slice.size() - num_parameters;
+    const std::int64_t num_buffers = sums.numel() - num_parameters;
     if (num_buffers > 0)
-      group.weights.narrow(0, slice.begin + num_parameters, num_buffers)
+      group.own_weights.narrow(0, num_parameters, num_buffers)
           .add_(sums.narrow(0, num_parameters, num_buffers), totals.buffer_factor);
   }
   optimizer_.step(exchange_.slices(), learning_rate);

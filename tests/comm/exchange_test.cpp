@@ -17,18 +17,20 @@ namespace {
 class Exchange : public OnEveryWay {};
 LOCKSTEP_ON_EVERY_WAY(Exchange);
 
-/// One step: this rank's gradients into its slots, the sum of its slice into its part of the weights.
+/// One step: this rank's gradients into its slots, the sum of its slice into its part of the weights, by way of
+/// memory of its own or of its slot 0.
 template <class T>
 void run_step(Communicator& ranks, FlatExchange& exchange, const FlatLayout& layout, std::int64_t num_leaves,
-              std::int64_t step) {
+              std::int64_t step, bool in_slot = false) {
   const std::vector<LeafRange> shares = shares_of(num_leaves, ranks.num_ranks());
   const LeafRange mine = shares[static_cast<std::size_t>(ranks.rank())];
   fill_slots<T>([&](int index) { return reinterpret_cast<T*>(exchange.gradient_slot(index)); }, layout.num_elements(),
                 num_leaves, mine, step);
   const Slice slice = exchange.slice();
-  std::vector<T> sums(static_cast<std::size_t>(slice.size()));
-  exchange.reduce_slice(make_tree_program(num_leaves, shares), reinterpret_cast<std::byte*>(sums.data()));
-  std::copy(sums.begin(), sums.end(), reinterpret_cast<T*>(exchange.weights()) + slice.begin);
+  std::vector<T> own(static_cast<std::size_t>(slice.size()));
+  T* const sums = in_slot ? reinterpret_cast<T*>(exchange.gradient_slot(0)) + slice.begin : own.data();
+  exchange.reduce_slice(make_tree_program(num_leaves, shares), reinterpret_cast<std::byte*>(sums));
+  std::copy_n(sums, slice.size(), reinterpret_cast<T*>(exchange.weights()) + slice.begin);
   exchange.publish_weights();
 }
 
@@ -66,6 +68,21 @@ TEST_P(Exchange, SliceMayBeEmptyOrShorterThanOthers) {
 TEST_P(Exchange, SlicesLongerThanTheKernelsBlockAreWhole) { expect_serial_bits<float>(GetParam(), 3, 7, 1024); }
 
 TEST_P(Exchange, StepWithoutMicroBatchesIsZero) { expect_serial_bits<float>(GetParam(), 0, 4, 16); }
+
+TEST_P(Exchange, SumsMayTakeThePlaceOfGradientsThatAreReadInPlace) {
+  const auto ranks = make(GetParam());
+  for (const std::int64_t num_leaves : {0, 1, 2, 3, 5, 6, 7, 10, 21}) {
+    FlatLayout layout = layout_for<float>(*ranks, num_leaves, 5, 1024);
+    layout.num_slots = std::max(layout.num_slots, 1);
+    const auto exchange = ranks->make_exchange(layout);
+    if (!exchange->is_read_in_place()) GTEST_SKIP() << "its gradients travel";
+    for (std::int64_t step = 0; step < 2; ++step) {
+      run_step<float>(*ranks, *exchange, layout, num_leaves, step, /*in_slot=*/true);
+      EXPECT_EQ(num_wrong_weights<float>(*exchange, layout, num_leaves, step), 0) << num_leaves << " leaves";
+      ranks->barrier();
+    }
+  }
+}
 
 TEST_P(Exchange, SlicesCoverTheStateInRankOrder) {
   const auto ranks = make(GetParam());
