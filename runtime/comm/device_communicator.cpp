@@ -166,6 +166,7 @@ void DeviceCommunicator::wait_for_connection() {
 }
 
 void DeviceCommunicator::wait_until(const std::function<bool()>& is_done) {
+  check();
   const double start = clock_.seconds();
   while (!is_done()) {
     const double waited = clock_.seconds() - start;

@@ -26,11 +26,11 @@ struct DeviceSettings {
 /// The ranks of a session, one device each: flat states live on the devices and travel between them; the few bytes
 /// of the host (barrier, broadcast, all_gather) go over MPI.
 ///
-/// The host waits in wait_for_device() alone, and at first use, while connections are made. A rank that does not
-/// come is an Error that names it, on every rank that waits: the network is given up before it is thrown, so that
-/// nothing hangs afterwards; the object can then only be destroyed. The session must outlive it. Construction and
-/// destruction are **collective**; a rank that unwinds from an exception goes alone. One rank uses the network like
-/// any other, so that one device shows what many will do.
+/// The host waits in wait_for_device() and wait_until() alone, and at first use, while connections are made. A rank
+/// that does not come is an Error that names it, on every rank that waits: the network is given up before it is
+/// thrown, so that nothing hangs afterwards; the object can then only be destroyed. The session must outlive it.
+/// Construction and destruction are **collective**; a rank that unwinds from an exception goes alone. One rank uses
+/// the network like any other, so that one device shows what many will do.
 class DeviceCommunicator final : public Communicator {
  public:
   /// Throws Error, on all ranks, where they cannot be connected or two of them have the same device.
@@ -46,6 +46,7 @@ class DeviceCommunicator final : public Communicator {
   std::string name() const override { return device_->name(); }
   std::optional<int> device_index() const override { return device_->index(); }
   void wait_for_device() override;
+  void wait_until(const std::function<bool()>& is_done) override;
 
   void barrier() override { control_.barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { control_.broadcast(bytes, root); }
@@ -78,7 +79,6 @@ class DeviceCommunicator final : public Communicator {
 
  private:
   void wait_for_connection();
-  void wait_until(const std::function<bool()>& is_done);
   [[noreturn]] void fail(const std::string& why);
 
   const MpiSession& session_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <thread>
 
 #include "runtime/plan/error.hpp"
 
@@ -45,6 +46,10 @@ Failure run(const std::function<void()>& work) {
 }
 
 }  // namespace
+
+void Communicator::wait_until(const std::function<bool()>& is_done) {
+  while (!is_done()) std::this_thread::yield();
+}
 
 std::vector<std::string> gather_texts(Communicator& communicator, const std::string& mine) {
   std::vector<std::size_t> counts;

@@ -96,6 +96,9 @@ class Communicator {
   /// when a rank did not come in time, or the network failed. Local call.
   virtual void wait_for_device() {}
 
+  /// Waits until `is_done`, which asks the device, says so. Throws as wait_for_device(). Local call.
+  virtual void wait_until(const std::function<bool()>& is_done);
+
   virtual void barrier() = 0;
 
   /// Copies `bytes` of rank `root` to all ranks.

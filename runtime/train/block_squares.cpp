@@ -1,6 +1,7 @@
 #include "runtime/train/block_squares.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <array>
@@ -55,6 +56,12 @@ at::Tensor block_squares_on_device(const at::Tensor& flat, std::int64_t num_bloc
     sums.narrow(0, begin, count).copy_(part.view({count}));
   }
   return sums;
+}
+
+at::Tensor block_squares(const at::Tensor& flat, std::int64_t block_elements) {
+  const std::int64_t num_blocks = flat.numel() / block_elements;
+  return flat.is_cpu() ? at::tensor(block_squares_on_host(flat, num_blocks, block_elements), at::kDouble)
+                       : block_squares_on_device(flat, num_blocks, block_elements);
 }
 
 }  // namespace lockstep

@@ -17,4 +17,7 @@ std::vector<double> block_squares_on_host(const at::Tensor& flat, std::int64_t n
 /// reduction kernel's choice of an order can change a bit.
 at::Tensor block_squares_on_device(const at::Tensor& flat, std::int64_t num_blocks, std::int64_t block_elements);
 
+/// Of all blocks, where the tensor is, in its order.
+at::Tensor block_squares(const at::Tensor& flat, std::int64_t block_elements);
+
 }  // namespace lockstep

@@ -343,9 +343,18 @@ std::vector<double> FlatState::counts() const {
 void FlatState::publish(const std::vector<double>& counts) {
   const at::NoGradGuard no_grad;
   for (FlatGroup& group : groups_) group.publish();
+  advance_counters(counts, 1);
+}
+
+void FlatState::take_back(const std::vector<double>& counts) {
+  const at::NoGradGuard no_grad;
+  advance_counters(counts, -1);
+}
+
+void FlatState::advance_counters(const std::vector<double>& counts, int by) {
   restore_buffers();
   for (std::size_t i = 0; i < loose_.size(); ++i)
-    if (counts[i] != 0.0) loose_[i].tensor.add_(1);
+    if (counts[i] != 0.0) loose_[i].tensor.add_(by);
   refresh();
 }
 

@@ -104,10 +104,14 @@ class FlatState {
   /// **Collective.** Makes the new flat state visible on all ranks; counters advance by `counts`.
   void publish(const std::vector<double>& counts);
 
+  /// Takes back the counts of an update that was blocked.
+  void take_back(const std::vector<double>& counts);
+
   /// Makes the module's buffers and counters equal to the state (after a restore).
   void refresh();
 
  private:
+  void advance_counters(const std::vector<double>& counts, int by);
   void collect(torch::nn::Module& module);
   void lay_out();
   void allocate(Communicator& communicator, int num_slots);

@@ -85,8 +85,10 @@ std::vector<ShardedOptimizer::Segment> ShardedOptimizer::segments_of(const FlatG
   return segments;
 }
 
-void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double learning_rate) {
+void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double learning_rate,
+                            const at::Tensor& blocked) {
   const at::NoGradGuard no_grad;
+  const std::optional<at::Tensor> found_inf = blocked.defined() ? std::optional(blocked) : std::nullopt;
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
     FlatGroup& group = state_.groups()[g];
     for (const Segment& segment : segments_of(group)) {
@@ -99,7 +101,7 @@ void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double lea
         std::vector<at::Tensor> momentum;
         if (!moment_names_.empty()) momentum.push_back(part(moments_[g][0]));
         at::_fused_sgd_(weights, gradient, momentum, segment.weight_decay, options_.momentum, rate, /*dampening=*/0.0,
-                        options_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+                        options_.nesterov, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{}, found_inf);
         continue;
       }
       const at::Tensor exp_avg = part(moments_[g][0]);
@@ -109,11 +111,17 @@ void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double lea
       const auto update =
           options_.kind == OptimizerKind::adamw ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
       update(weights, gradient, exp_avg, exp_avg_sq, {}, updates, rate, options_.beta1, options_.beta2,
-             segment.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, {}, {});
+             segment.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
     }
     for (FlatEntry& entry : group.entries)
       if (entry.trainable) ++entry.updates;
   }
+}
+
+void ShardedOptimizer::take_back_step() {
+  for (FlatGroup& group : state_.groups())
+    for (FlatEntry& entry : group.entries)
+      if (entry.trainable) --entry.updates;
 }
 
 AttributeGroup ShardedOptimizer::to_attributes() const {

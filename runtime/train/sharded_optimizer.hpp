@@ -49,8 +49,12 @@ class ShardedOptimizer {
   ShardedOptimizer(FlatState& state, const OptimizerOptions& options, const std::vector<ParameterGroup>& groups);
 
   /// Updates this rank's slice of the trainable parameters. `gradients[g]` is the slice of group g, already divided
-  /// and clipped; `learning_rate` the base rate of this step. The caller publishes afterwards.
-  void step(const std::vector<at::Tensor>& gradients, double learning_rate);
+  /// and clipped; `learning_rate` the base rate of this step. The caller publishes afterwards. `blocked` (a float32
+  /// scalar of the device, or undefined): the update counts, but changes nothing where it is 1.
+  void step(const std::vector<at::Tensor>& gradients, double learning_rate, const at::Tensor& blocked = {});
+
+  /// Takes back that a blocked update counted.
+  void take_back_step();
 
   /// The names of the moments: {"exp_avg", "exp_avg_sq"}, {"momentum_buffer"}, or none.
   const std::vector<std::string>& moment_names() const { return moment_names_; }

@@ -1,6 +1,10 @@
 #include "runtime/train/trainer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
@@ -68,27 +72,44 @@ int slots_for(const BatchPlan& plan) {
 }
 
 /// Whether any transfer gains from starting before the backward pass is over.
-bool overlaps(const FlatState& state) {
+bool any_overlaps(const FlatState& state) {
   return std::any_of(state.groups().begin(), state.groups().end(),
                      [](const FlatGroup& group) { return group.exchange->overlaps(); });
 }
 
+// What follows a step, by where the plan stands after it.
+
+bool is_epoch_over(const StepPlan& done, const TrainingPlan& after) {
+  return after.progress().epoch != done.epoch || after.finished();
+}
+
+bool is_evaluation_due(const RunControl& control, const StepPlan& done, const TrainingPlan& after) {
+  return control.evaluation_data &&
+         (is_epoch_over(done, after) ||
+          (control.evaluation_steps > 0 && after.progress().steps_taken % control.evaluation_steps == 0));
+}
+
+bool is_save_due(const RunControl& control, const StepFlags& agreed, const StepPlan& done,
+                 const TrainingPlan& after) {
+  return agreed.save || (control.save_steps > 0 && after.progress().steps_taken % control.save_steps == 0) ||
+         (control.save_at_epoch_end && is_epoch_over(done, after));
+}
+
 bool asked(const std::function<bool()>& question) { return question && question(); }
 
-/// Makes a store the one that a run saves to; when the run ends, in whatever way, nothing of the state is read any
-/// more.
-class StoreOfRun {
+/// Makes a run the one under way; when it ends, in whatever way, nothing of the state is read any more.
+class RunGuard {
  public:
-  StoreOfRun(CheckpointStore*& place, CheckpointStore* store) : place_(place) { place_ = store; }
-  ~StoreOfRun() {
-    if (place_) place_->wait_until_copied();
-    place_ = nullptr;
+  RunGuard(RunUnderWay& place, const RunUnderWay& run) : place_(place) { place_ = run; }
+  ~RunGuard() {
+    if (place_.store) place_.store->wait_until_copied();
+    place_ = {};
   }
-  StoreOfRun(const StoreOfRun&) = delete;
-  StoreOfRun& operator=(const StoreOfRun&) = delete;
+  RunGuard(const RunGuard&) = delete;
+  RunGuard& operator=(const RunGuard&) = delete;
 
  private:
-  CheckpointStore*& place_;
+  RunUnderWay& place_;
 };
 
 void tell(const TrainerEvents& events, const std::string& message) {
@@ -106,14 +127,15 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       plan_(plan_for(options_, data, communicator, resume_from)),
       scaler_(scaler_for(options_, resume_from)),
       state_(module, communicator, slots_for(plan_.batch())),
-      reads_ahead_(overlaps(state_)),
-      buckets_(state_, reads_ahead_ ? options_.bucket_bytes : 0),
+      overlaps_(any_overlaps(state_)),
+      buckets_(state_, overlaps_ ? options_.bucket_bytes : 0),
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
       host_slices_(state_, optimizer_),
       micro_batches_(module, loss_, data, state_, buckets_,
                      {options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())},
                      options_.make_graph),
-      exchange_(state_, buckets_, communicator) {
+      exchange_(state_, buckets_, communicator, plan_.batch().accumulation_steps()) {
+  if (overlaps_) blocked_ = at::zeros({}, at::TensorOptions(state_.device()).dtype(at::kFloat));
   if (!resume_from) return;
   restore_state(*resume_from, state_, optimizer_, host_slices_, communicator_);
   saved_step_ = plan_.progress().steps_taken;
@@ -125,70 +147,162 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
 Trainer::~Trainer() = default;
 
 StepReport Trainer::take_step(const StepFlags& mine, const TrainerEvents& events) {
+  return take_step([&] { return mine; }, events, {});
+}
+
+StepReport Trainer::take_step(const AskFlags& ask, const TrainerEvents& events, const MayRunAhead& may_run_ahead) {
+  if (settled_) {
+    const auto [report, flags] = *std::exchange(settled_, std::nullopt);
+    agreed_ = flags;
+    return report;
+  }
+  if (failure_ahead_) throw *std::exchange(failure_ahead_, std::nullopt);
   const GeneratorGuard generator(state_.device());
-  const Clock::time_point start = Clock::now();
-  StepReport report;
-  report.plan = plan_.next_step();
-  const StepPlan& step = report.plan;
-  const StepShare share = plan_.batch().share_at(step.first_sample, step.num_samples, communicator_.rank());
-  for (report.attempts = 1;; ++report.attempts) {
-    const bool drill = report.attempts == 1 && options_.overflow_drill_steps.count(step.step) != 0;
-    const double scale = scaler_.scale();
-    exchange_.begin(plan_.batch(), step);
-    const MicroBatchSums sums = micro_batches_.run(plan_, step, share, scale, drill,
-                                                   [this](const Bucket& bucket) { exchange_.start(bucket); });
-    if (const auto note = micro_batches_.take_note()) tell(events, *note);
-    read_ahead();
-    const StepTotals totals = exchange_.reduce(sums, scale, mine);
-    agreed_ = totals.flags;
-    report.loss = totals.loss;
-    report.gradient_norm = totals.gradient_norm;
-    report.loss_scale = scale;
-    report.applied = totals.finite;
-    if (totals.finite) {
-      apply(totals, step.learning_rate);
+  Attempt current = ahead_ ? *std::exchange(ahead_, std::nullopt) : attempt(plan_, scaler_.scale(), 1, ask(), events);
+  for (;;) {
+    if (overlaps_) {
+      if (may_run_ahead) run_ahead(current, ask, events, may_run_ahead);
+      exchange_.settle(current.totals);
+    }
+    agreed_ = current.totals.flags;
+    if (current.totals.finite) {
       scaler_.update(false);
       nonfinite_in_a_row_ = 0;
-    } else if (recover_from_nonfinite(step, totals, share, drill, events)) {
-      continue;
+      break;
     }
-    plan_.complete_step(totals.finite, report.attempts, totals.sample_mark);
-    report.seconds = seconds_since(start);
-    return report;
+    take_back(current);
+    if (!recover_from_nonfinite(current, events)) break;
+    current = attempt(plan_, scaler_.scale(), current.report.attempts + 1, current.mine, events);
+  }
+  StepReport& report = current.report;
+  report.loss = current.totals.loss;
+  report.gradient_norm = current.totals.gradient_norm;
+  report.applied = current.totals.finite;
+  plan_.complete_step(report.applied, report.attempts, current.totals.sample_mark);
+  report.seconds = seconds_since(std::max(current.start, last_end_));
+  last_end_ = Clock::now();
+  return report;
+}
+
+Trainer::Attempt Trainer::attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number,
+                                  const StepFlags& mine, const TrainerEvents& events) {
+  Attempt current;
+  current.start = Clock::now();
+  current.mine = mine;
+  current.report.plan = plan.next_step();
+  current.report.attempts = number;
+  current.report.loss_scale = loss_scale;
+  const StepPlan& step = current.report.plan;
+  current.share = plan.batch().share_at(step.first_sample, step.num_samples, communicator_.rank());
+  current.drill = number == 1 && options_.overflow_drill_steps.count(step.step) != 0;
+
+  exchange_.begin(plan.batch(), step);
+  const MicroBatchSums sums = micro_batches_.run(plan, step, current.share, loss_scale, current.drill,
+                                                 [this](const Bucket& bucket) { exchange_.start(bucket); });
+  if (const auto note = micro_batches_.take_note()) tell(events, *note);
+  if (overlaps_) {
+    read_ahead(plan);
+    current.totals = exchange_.launch(sums, loss_scale, mine);
+  } else {
+    current.totals = exchange_.reduce(sums, loss_scale, mine);
+    if (!current.totals.finite) return current;
+  }
+  apply(current.totals, terms_of(current.totals), step.learning_rate);
+  return current;
+}
+
+void Trainer::run_ahead(const Attempt& current, const AskFlags& ask, const TrainerEvents& events,
+                        const MayRunAhead& may_run_ahead) {
+  // As things are when nothing overflows; else what is launched here changes nothing, and is launched again.
+  TrainingPlan after = plan_;
+  after.complete_step(/*applied=*/true, current.report.attempts, current.totals.sample_mark);
+  if (after.finished() || !may_run_ahead(current.report.plan, current.totals.flags, after)) return;
+  LossScaler scaler = scaler_;
+  scaler.update(false);
+  try {
+    ahead_ = attempt(after, scaler.scale(), 1, ask(), events);
+  } catch (const Error& error) {
+    failure_ahead_ = error;
   }
 }
 
-void Trainer::read_ahead() {
-  if (!reads_ahead_) return;
-  if (const std::optional<StepPlan> next = plan_.step_after_next())
-    micro_batches_.read_ahead(plan_, *next,
-                              plan_.batch().share_at(next->first_sample, next->num_samples, communicator_.rank()));
+void Trainer::take_back(const Attempt& current) {
+  if (!overlaps_) return;
+  const auto take_back_counts = [this](const Attempt& blocked) {
+    optimizer_.take_back_step();
+    state_.take_back(blocked.totals.counter_counts);
+  };
+  take_back_counts(current);
+  if (ahead_) take_back_counts(*ahead_);
+  ahead_.reset();
+  failure_ahead_.reset();
+  exchange_.forget();
+  blocked_.zero_();
 }
 
-void Trainer::apply(const StepTotals& totals, double learning_rate) {
+void Trainer::settle_step_ahead() {
+  if (!ahead_) return;
+  const StepReport report = take_step({}, under_way_.events ? *under_way_.events : TrainerEvents{});
+  settled_.emplace(report, agreed_);
+}
+
+void Trainer::read_ahead(const TrainingPlan& plan) {
+  if (const std::optional<StepPlan> next = plan.step_after_next())
+    micro_batches_.read_ahead(plan, *next,
+                              plan.batch().share_at(next->first_sample, next->num_samples, communicator_.rank()));
+}
+
+Trainer::UpdateTerms Trainer::terms_of(const StepTotals& totals) {
+  UpdateTerms terms;
+  terms.factor = totals.gradient_factor;
+  // As torch.nn.utils.clip_grad_norm_.
+  const bool clips = options_.max_grad_norm > 0.0;
+  if (!overlaps_) {
+    if (clips) terms.factor *= std::min(1.0, options_.max_grad_norm / (totals.gradient_norm + 1e-6));
+    return terms;
+  }
+  at::Tensor finite = exchange_.numbers().all_finite();
+  if (clips) {
+    const at::Tensor squares = exchange_.numbers().sum_of_squares();
+    finite = finite.logical_and(at::isfinite(squares));
+    const at::Tensor norm = squares.sqrt().mul(totals.gradient_factor);
+    terms.factor_on_device =
+        at::full_like(norm, options_.max_grad_norm).div(norm.add(1e-6)).clamp_max(1.0).mul(totals.gradient_factor);
+  }
+  blocked_ = blocked_.maximum(finite.logical_not().to(at::kFloat));
+  terms.blocked = blocked_;
+  return terms;
+}
+
+void Trainer::apply(const StepTotals& totals, const UpdateTerms& terms, double learning_rate) {
   const at::NoGradGuard no_grad;
   wait_until_copied();
-  double factor = totals.gradient_factor;
-  // As torch.nn.utils.clip_grad_norm_.
-  if (options_.max_grad_norm > 0.0) factor *= std::min(1.0, options_.max_grad_norm / (totals.gradient_norm + 1e-6));
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
     FlatGroup& group = state_.groups()[g];
     const std::int64_t num_parameters = group.parameter_slice().size();
     at::Tensor& sums = exchange_.slices()[g];
-    if (factor != 1.0) sums.narrow(0, 0, num_parameters).mul_(factor);
+    if (terms.factor_on_device.defined())
+      sums.narrow(0, 0, num_parameters).mul_(terms.factor_on_device);
+    else if (terms.factor != 1.0)
+      sums.narrow(0, 0, num_parameters).mul_(terms.factor);
     const std::int64_t num_buffers = sums.numel() - num_parameters;
-    if (num_buffers > 0)
-      group.own_weights.narrow(0, num_parameters, num_buffers)
-          .add_(sums.narrow(0, num_parameters, num_buffers), totals.buffer_factor);
+    if (num_buffers == 0) continue;
+    const at::Tensor buffers = group.own_weights.narrow(0, num_parameters, num_buffers);
+    const at::Tensor changes = sums.narrow(0, num_parameters, num_buffers);
+    if (terms.blocked.defined())
+      buffers.copy_(at::where(terms.blocked.to(at::kBool), buffers, buffers.add(changes, totals.buffer_factor)));
+    else
+      buffers.add_(changes, totals.buffer_factor);
   }
-  optimizer_.step(exchange_.slices(), learning_rate);
+  optimizer_.step(exchange_.slices(), learning_rate, terms.blocked);
   state_.publish(totals.counter_counts);
 }
 
-std::string Trainer::culprit_text(const StepPlan& step, const StepShare& share, bool drill) {
+std::string Trainer::culprit_text(const Attempt& failed) {
   std::string mine;
   agree(communicator_, [&] {
-    if (const auto found = micro_batches_.first_nonfinite(plan_, step, share, scaler_.scale(), drill))
+    if (const auto found =
+            micro_batches_.first_nonfinite(plan_, failed.report.plan, failed.share, scaler_.scale(), failed.drill))
       mine = text("micro-batch ", found->micro_batch, ", ", found->tensor);
   });
   state_.restore_buffers();
@@ -198,9 +312,10 @@ std::string Trainer::culprit_text(const StepPlan& step, const StepShare& share, 
   return "only in the sum over the micro-batches";
 }
 
-bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, const StepShare& share,
-                                     bool drill, const TrainerEvents& events) {
-  const std::string where = culprit_text(step, share, drill);
+bool Trainer::recover_from_nonfinite(const Attempt& failed, const TrainerEvents& events) {
+  const StepPlan& step = failed.report.plan;
+  const StepTotals& totals = failed.totals;
+  const std::string where = culprit_text(failed);
   const auto fail = [&](const std::string& why, const std::string& next) {
     throw Error(ErrorKind::do_not_requeue,
                 text("step ", step.step + 1, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ",
@@ -233,6 +348,7 @@ bool Trainer::recover_from_nonfinite(const StepPlan& step, const StepTotals& tot
 
 std::map<std::string, double> Trainer::evaluate(const Dataset& data, const MetricFunction& metrics,
                                                 const std::function<bool()>& stop_requested) {
+  settle_step_ahead();
   communicator_.wait_for_device();
   state_.restore_buffers();
   const std::int64_t batch_size =
@@ -242,10 +358,11 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
 }
 
 void Trainer::wait_until_copied() const {
-  if (store_) store_->wait_until_copied();
+  if (under_way_.store) under_way_.store->wait_until_copied();
 }
 
 Snapshot Trainer::snapshot() {
+  settle_step_ahead();
   communicator_.wait_for_device();
   wait_until_copied();  // the host's copy of a device's state is filled anew
   Snapshot snapshot;
@@ -294,39 +411,41 @@ void Trainer::save_at_end(CheckpointStore& store, const RunControl& control) {
 
 RunOutcome Trainer::run(const RunControl& control, CheckpointStore* store) {
   module_.train();
-  const StoreOfRun store_of_run(store_, store);
+  const RunGuard guard(under_way_, {store, &control.events});
   if (store && !plan_.finished()) store->prepare(snapshot());
   RunOutcome end = RunOutcome::finished;
   Clock::time_point last_save = Clock::now();
-  for (std::int64_t taken = 0; !plan_.finished(); ++taken) {
+  for (std::int64_t taken = 0; settled_ || !plan_.finished(); ++taken) {
     if (control.stop_after_steps && taken >= *control.stop_after_steps) {
       end = RunOutcome::paused;
       break;
     }
-    const bool interval_over = control.save_interval_seconds > 0.0 && communicator_.rank() == 0 &&
-                               seconds_since(last_save) >= control.save_interval_seconds;
-    const StepFlags mine{asked(control.stop_requested), asked(control.save_requested) || interval_over,
-                         store != nullptr && store->part_is_durable()};
-    const StepReport report = take_step(mine, control.events);
+    const auto ask = [&] {
+      const bool interval_over = control.save_interval_seconds > 0.0 && communicator_.rank() == 0 &&
+                                 seconds_since(last_save) >= control.save_interval_seconds;
+      return StepFlags{asked(control.stop_requested), asked(control.save_requested) || interval_over,
+                       store != nullptr && store->part_is_durable()};
+    };
+    const auto may_run_ahead = [&](const StepPlan& launched, const StepFlags& agreed, const TrainingPlan& after) {
+      const bool is_last = control.stop_after_steps && taken + 1 >= *control.stop_after_steps;
+      return !is_last && !agreed.stop && !agreed.save_durable && !is_evaluation_due(control, launched, after) &&
+             !is_save_due(control, agreed, launched, after);
+    };
+    const StepReport report = take_step(ask, control.events, may_run_ahead);
     if (control.events.on_step) control.events.on_step(report);
     if (store && agreed_.save_durable) {
       store->commit_save();
       tell_saved(*store, control);
     }
 
-    const std::int64_t steps = plan_.progress().steps_taken;
-    const bool epoch_over = plan_.progress().epoch != report.plan.epoch || plan_.finished();
     bool stop = agreed_.stop;
-    const bool evaluation_due = epoch_over || (control.evaluation_steps > 0 && steps % control.evaluation_steps == 0);
-    if (control.evaluation_data && evaluation_due && !stop) {
+    if (is_evaluation_due(control, report.plan, plan_) && !stop) {
       const auto results = evaluate(*control.evaluation_data, control.metrics, control.stop_requested);
       stop = results.empty();
       if (const auto loss = results.find("loss"); loss != results.end()) plan_.observe_metric(loss->second);
       if (!results.empty() && control.events.on_evaluation) control.events.on_evaluation(results);
     }
-    const bool save_due = agreed_.save || (control.save_steps > 0 && steps % control.save_steps == 0) ||
-                          (control.save_at_epoch_end && epoch_over);
-    if (store && save_due) {
+    if (store && is_save_due(control, agreed_, report.plan, plan_)) {
       save(*store, control);
       last_save = Clock::now();
     }

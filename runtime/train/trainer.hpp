@@ -84,6 +84,12 @@ struct RunControl {
 
 enum class RunOutcome { finished, stopped, paused };  ///< all steps taken; on request; after stop_after_steps
 
+/// What the trainer knows of a call of run() while it goes on.
+struct RunUnderWay {
+  CheckpointStore* store = nullptr;  ///< it may still be copying the state
+  const TrainerEvents* events = nullptr;
+};
+
 /// Trains a module on the ranks of a communicator: the same bits on any number of them.
 ///
 /// All calls are **collective**. The library never exits or aborts: an exception in one rank's micro-batch is carried
@@ -103,7 +109,8 @@ class Trainer {
   /// What a resume should tell: the machine or the library differ from the stored ones, so bits may.
   const std::vector<std::string>& resume_notes() const { return resume_notes_; }
 
-  /// Takes one step. Requires !plan().finished().
+  /// Takes one step. Requires !plan().finished(). Waits for the numbers of its report; run() launches the next step
+  /// before it does, where a device has work to do meanwhile and nothing wants the state between the two.
   StepReport take_step(const StepFlags& mine, const TrainerEvents& events);
   StepReport take_step() { return take_step({}, {}); }
 
@@ -121,11 +128,40 @@ class Trainer {
   RunOutcome run(const RunControl& control, CheckpointStore* store);
 
  private:
-  bool recover_from_nonfinite(const StepPlan& step, const StepTotals& totals, const StepShare& share, bool drill,
-                              const TrainerEvents& events);
-  std::string culprit_text(const StepPlan& step, const StepShare& share, bool drill);
-  void read_ahead();
-  void apply(const StepTotals& totals, double learning_rate);
+  /// One try at a step: computed, and its update under way.
+  struct Attempt {
+    StepReport report;
+    StepShare share;
+    bool drill = false;
+    StepFlags mine;
+    StepTotals totals;
+    std::chrono::steady_clock::time_point start;
+  };
+
+  /// What a step's update is multiplied with and depends on: what the host knows, or what the device will.
+  struct UpdateTerms {
+    double factor = 1.0;
+    at::Tensor factor_on_device;  ///< a scalar, instead of `factor`
+    at::Tensor blocked;           ///< a scalar: the update changes nothing where it is 1
+  };
+
+  using AskFlags = std::function<StepFlags()>;
+  /// Whether the step after the one that was launched may be launched before the host has seen its numbers.
+  using MayRunAhead =
+      std::function<bool(const StepPlan& launched, const StepFlags& agreed, const TrainingPlan& after)>;
+
+  StepReport take_step(const AskFlags& ask, const TrainerEvents& events, const MayRunAhead& may_run_ahead);
+  Attempt attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number, const StepFlags& mine,
+                  const TrainerEvents& events);
+  void run_ahead(const Attempt& current, const AskFlags& ask, const TrainerEvents& events,
+                 const MayRunAhead& may_run_ahead);
+  void take_back(const Attempt& current);
+  void settle_step_ahead();
+  bool recover_from_nonfinite(const Attempt& failed, const TrainerEvents& events);
+  std::string culprit_text(const Attempt& failed);
+  void read_ahead(const TrainingPlan& plan);
+  UpdateTerms terms_of(const StepTotals& totals);
+  void apply(const StepTotals& totals, const UpdateTerms& terms, double learning_rate);
   void wait_until_copied() const;
   void save(CheckpointStore& store, const RunControl& control);
   void tell_saved(const CheckpointStore& store, const RunControl& control);
@@ -138,18 +174,23 @@ class Trainer {
   TrainingPlan plan_;
   LossScaler scaler_;
   FlatState state_;
-  bool reads_ahead_;  ///< transfers, and with them the device's work, go on while the host reads
+  bool overlaps_;  ///< transfers, and with them the device's work, go on beside the host
   GradientBuckets buckets_;
   ShardedOptimizer optimizer_;
   HostSlices host_slices_;
   MicroBatchRunner micro_batches_;
   StepExchange exchange_;
   std::vector<std::string> resume_notes_;
-  StepFlags agreed_;  ///< of the newest step
+  StepFlags agreed_;              ///< of the newest step
+  at::Tensor blocked_;            ///< on the device: 1 from a step that was not finite until the host has seen it
+  std::optional<Attempt> ahead_;  ///< of the next step, launched already
+  std::optional<Error> failure_ahead_;                       ///< what launching it threw
+  std::optional<std::pair<StepReport, StepFlags>> settled_;  ///< a step that was taken and not yet told
+  std::chrono::steady_clock::time_point last_end_;           ///< of a step
   std::int64_t nonfinite_in_a_row_ = 0;
   std::int64_t saved_step_ = -1;
   std::optional<std::chrono::steady_clock::time_point> save_start_;  ///< of the save under way
-  CheckpointStore* store_ = nullptr;  ///< of the run under way: it may still be copying the state
+  RunUnderWay under_way_;
 };
 
 }  // namespace lockstep

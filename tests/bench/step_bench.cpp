@@ -138,16 +138,16 @@ nlohmann::json measure(const Options& options, Communicator& communicator) {
   Trainer trainer(*model, make_loss("cross-entropy", *model), data, trainer_options, communicator);
 
   const double first_loss = trainer.evaluate(first_batch, make_metrics("cross-entropy", *model)).at("loss");
-  TrainerEvents events;
+  RunControl control;
   std::vector<std::string> messages;
-  events.on_message = [&](const std::string& message) { messages.push_back(message); };
-  for (std::int64_t step = 0; step < options.warmup_steps; ++step) trainer.take_step({}, events);
-  communicator.wait_for_device();
+  control.events.on_message = [&](const std::string& message) { messages.push_back(message); };
+  control.stop_after_steps = options.warmup_steps;
+  trainer.run(control, nullptr);
   communicator.barrier();
   const auto start = std::chrono::steady_clock::now();
   const std::clock_t cpu_start = std::clock();
-  for (std::int64_t step = 0; step < options.steps; ++step) trainer.take_step();
-  communicator.wait_for_device();
+  control.stop_after_steps = options.steps;
+  trainer.run(control, nullptr);
   const auto cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   communicator.barrier();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

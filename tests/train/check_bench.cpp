@@ -57,7 +57,7 @@ double check_milliseconds(const TrainingCase& what) {
   const auto model = make_model(what.model, 11);
   FlatState state(*model, alone, 1);
   const GradientBuckets buckets(state, 0);
-  StepExchange exchange(state, buckets, alone);
+  StepExchange exchange(state, buckets, alone, /*most_micro_batches=*/1);
   DataShape shape;
   shape.num_samples = what.num_samples;
   const TrainingPlan plan = TrainingPlan::fresh(what.resolved().plan, shape, 1);

@@ -92,14 +92,18 @@ class TrainingRun {
 
   /// Takes `steps` steps, or all that are left.
   void advance(TrainingResult& result, std::int64_t steps = -1, const TrainerEvents& events = {}) {
-    for (; steps != 0 && !trainer_->plan().finished(); --steps) {
-      const StepReport report = trainer_->take_step({}, events);
+    RunControl control;
+    if (steps >= 0) control.stop_after_steps = steps;
+    control.events = events;
+    control.events.on_step = [&](const StepReport& report) {
       result.losses.push_back(report.loss);
       result.norms.push_back(report.gradient_norm);
       result.rates.push_back(report.plan.learning_rate);
       result.scales.push_back(report.loss_scale);
       result.trackers.push_back(trainer_->loss_scaler().growth_tracker());
-    }
+      if (events.on_step) events.on_step(report);
+    };
+    trainer_->run(control, nullptr);
     result.digest = weights_digest(*model_);
   }
 
