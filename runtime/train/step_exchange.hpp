@@ -39,9 +39,6 @@ class StepExchange {
   StepExchange(FlatState& state, const GradientBuckets& buckets, Communicator& communicator,
                std::int64_t most_micro_batches);
 
-  /// Whether steps are launched.
-  bool overlaps() const { return numbers_.has_value(); }
-
   /// Before the step's micro-batches, and before each further attempt at it. Local.
   void begin(const BatchPlan& plan, const StepPlan& step);
 
