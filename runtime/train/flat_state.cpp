@@ -242,6 +242,11 @@ void FlatState::refresh() {
   }
 }
 
+bool FlatState::overlaps() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const FlatGroup& group) { return group.exchange->overlaps(); });
+}
+
 void FlatState::restore_buffers() {
   const at::NoGradGuard no_grad;
   for (FlatGroup& group : groups_) {

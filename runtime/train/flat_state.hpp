@@ -85,6 +85,9 @@ class FlatState {
   std::vector<LooseTensor>& loose() { return loose_; }
   const std::vector<LooseTensor>& loose() const { return loose_; }
 
+  /// Whether any transfer gains from starting before the backward pass is over.
+  bool overlaps() const;
+
   /// Puts the buffers back to the step's start and drops gradients. Before every micro-batch and every evaluation.
   void restore_buffers();
 

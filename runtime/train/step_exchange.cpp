@@ -21,12 +21,6 @@ LeafRange parameter_blocks_of(const FlatGroup& group, int num_ranks, int rank) {
   return {std::min(blocks.begin, group.parameter_blocks), std::min(blocks.end, group.parameter_blocks)};
 }
 
-/// Whether any transfer gains from starting before the backward pass is over.
-bool any_overlaps(const FlatState& state) {
-  return std::any_of(state.groups().begin(), state.groups().end(),
-                     [](const FlatGroup& group) { return group.exchange->overlaps(); });
-}
-
 void complete(StepTotals& totals, double loss, double weight, double squares, bool others_finite) {
   totals.loss = weight == 0.0 ? 0.0 : loss / weight;
   totals.loss_finite = std::isfinite(totals.loss);
@@ -49,7 +43,7 @@ StepExchange::StepExchange(FlatState& state, const GradientBuckets& buckets, Com
       shares.push_back(parameter_blocks_of(group, communicator_.num_ranks(), rank));
     norm_programs_.push_back(make_tree_program(group.parameter_blocks, shares));
   }
-  if (any_overlaps(state_)) numbers_.emplace(state_, communicator_, most_micro_batches);
+  if (state_.overlaps()) numbers_.emplace(state_, communicator_, most_micro_batches);
 }
 
 const TreeProgram& StepExchange::program_for(const BatchPlan& plan, const StepPlan& step) {

@@ -71,12 +71,6 @@ int slots_for(const BatchPlan& plan) {
   return slots;
 }
 
-/// Whether any transfer gains from starting before the backward pass is over.
-bool any_overlaps(const FlatState& state) {
-  return std::any_of(state.groups().begin(), state.groups().end(),
-                     [](const FlatGroup& group) { return group.exchange->overlaps(); });
-}
-
 // What follows a step, by where the plan stands after it.
 
 bool is_epoch_over(const StepPlan& done, const TrainingPlan& after) {
@@ -127,7 +121,7 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       plan_(plan_for(options_, data, communicator, resume_from)),
       scaler_(scaler_for(options_, resume_from)),
       state_(module, communicator, slots_for(plan_.batch())),
-      overlaps_(any_overlaps(state_)),
+      overlaps_(state_.overlaps()),
       buckets_(state_, overlaps_ ? options_.bucket_bytes : 0),
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
       host_slices_(state_, optimizer_),
