@@ -1,11 +1,5 @@
 #include "runtime/train/trainer.hpp"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -121,15 +115,14 @@ Trainer::Trainer(torch::nn::Module& module, LossFunction loss, const Dataset& da
       plan_(plan_for(options_, data, communicator, resume_from)),
       scaler_(scaler_for(options_, resume_from)),
       state_(module, communicator, slots_for(plan_.batch())),
-      overlaps_(state_.overlaps()),
-      buckets_(state_, overlaps_ ? options_.bucket_bytes : 0),
       optimizer_(state_, options_.optimizer, options_.parameter_groups),
       host_slices_(state_, optimizer_),
-      micro_batches_(module, loss_, data, state_, buckets_,
-                     {options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())},
-                     options_.make_graph),
-      exchange_(state_, buckets_, communicator, plan_.batch().accumulation_steps()) {
-  if (overlaps_) blocked_ = at::zeros({}, at::TensorOptions(state_.device()).dtype(at::kFloat));
+      steps_(module, loss_, data, state_, optimizer_, communicator,
+             {{options_.plan.seed, options_.precision, first_id_of(plan_.batch(), communicator.rank())},
+              options_.max_grad_norm,
+              options_.bucket_bytes,
+              options_.overflow_drill_steps},
+             plan_.batch().accumulation_steps(), options_.make_graph) {
   if (!resume_from) return;
   restore_state(*resume_from, state_, optimizer_, host_slices_, communicator_);
   saved_step_ = plan_.progress().steps_taken;
@@ -152,25 +145,28 @@ StepReport Trainer::take_step(const AskFlags& ask, const TrainerEvents& events, 
   }
   if (failure_ahead_) throw *std::exchange(failure_ahead_, std::nullopt);
   const GeneratorGuard generator(state_.device());
-  Attempt current = ahead_ ? *std::exchange(ahead_, std::nullopt) : attempt(plan_, scaler_.scale(), 1, ask(), events);
+  StepAttempt current =
+      ahead_ ? *std::exchange(ahead_, std::nullopt) : attempt(plan_, scaler_.scale(), 1, ask(), events);
   for (;;) {
-    if (overlaps_) {
-      if (may_run_ahead) run_ahead(current, ask, events, may_run_ahead);
-      exchange_.settle(current.totals);
-    }
+    if (may_run_ahead && steps_.overlaps()) run_ahead(current, ask, events, may_run_ahead);
+    steps_.settle(current);
     agreed_ = current.totals.flags;
     if (current.totals.finite) {
       scaler_.update(false);
       nonfinite_in_a_row_ = 0;
       break;
     }
-    take_back(current);
+    steps_.take_back(current, std::exchange(ahead_, std::nullopt));
+    failure_ahead_.reset();
     if (!recover_from_nonfinite(current, events)) break;
-    current = attempt(plan_, scaler_.scale(), current.report.attempts + 1, current.mine, events);
+    current = attempt(plan_, scaler_.scale(), current.number + 1, current.mine, events);
   }
-  StepReport& report = current.report;
+  StepReport report;
+  report.plan = current.step;
   report.loss = current.totals.loss;
   report.gradient_norm = current.totals.gradient_norm;
+  report.loss_scale = current.loss_scale;
+  report.attempts = current.number;
   report.applied = current.totals.finite;
   plan_.complete_step(report.applied, report.attempts, current.totals.sample_mark);
   report.seconds = seconds_since(std::max(current.start, last_end_));
@@ -178,39 +174,19 @@ StepReport Trainer::take_step(const AskFlags& ask, const TrainerEvents& events, 
   return report;
 }
 
-Trainer::Attempt Trainer::attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number,
-                                  const StepFlags& mine, const TrainerEvents& events) {
-  Attempt current;
-  current.start = Clock::now();
-  current.mine = mine;
-  current.report.plan = plan.next_step();
-  current.report.attempts = number;
-  current.report.loss_scale = loss_scale;
-  const StepPlan& step = current.report.plan;
-  current.share = plan.batch().share_at(step.first_sample, step.num_samples, communicator_.rank());
-  current.drill = number == 1 && options_.overflow_drill_steps.count(step.step) != 0;
-
-  exchange_.begin(plan.batch(), step);
-  const MicroBatchSums sums = micro_batches_.run(plan, step, current.share, loss_scale, current.drill,
-                                                 [this](const Bucket& bucket) { exchange_.start(bucket); });
-  if (const auto note = micro_batches_.take_note()) tell(events, *note);
-  if (overlaps_) {
-    read_ahead(plan);
-    current.totals = exchange_.launch(sums, loss_scale, mine);
-  } else {
-    current.totals = exchange_.reduce(sums, loss_scale, mine);
-    if (!current.totals.finite) return current;
-  }
-  apply(current.totals, terms_of(current.totals), step.learning_rate);
-  return current;
+StepAttempt Trainer::attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number, const StepFlags& mine,
+                             const TrainerEvents& events) {
+  StepAttempt attempt = steps_.attempt(plan, loss_scale, number, mine, [this] { wait_until_copied(); });
+  if (const auto note = steps_.take_note()) tell(events, *note);
+  return attempt;
 }
 
-void Trainer::run_ahead(const Attempt& current, const AskFlags& ask, const TrainerEvents& events,
+void Trainer::run_ahead(const StepAttempt& current, const AskFlags& ask, const TrainerEvents& events,
                         const MayRunAhead& may_run_ahead) {
   // As things are when nothing overflows; else what is launched here changes nothing, and is launched again.
   TrainingPlan after = plan_;
-  after.complete_step(/*applied=*/true, current.report.attempts, current.totals.sample_mark);
-  if (after.finished() || !may_run_ahead(current.report.plan, current.totals.flags, after)) return;
+  after.complete_step(/*applied=*/true, current.number, current.totals.sample_mark);
+  if (after.finished() || !may_run_ahead(current.step, current.totals.flags, after)) return;
   LossScaler scaler = scaler_;
   scaler.update(false);
   try {
@@ -220,96 +196,16 @@ void Trainer::run_ahead(const Attempt& current, const AskFlags& ask, const Train
   }
 }
 
-void Trainer::take_back(const Attempt& current) {
-  if (!overlaps_) return;
-  const auto take_back_counts = [this](const Attempt& blocked) {
-    optimizer_.take_back_step();
-    state_.take_back(blocked.totals.counter_counts);
-  };
-  take_back_counts(current);
-  if (ahead_) take_back_counts(*ahead_);
-  ahead_.reset();
-  failure_ahead_.reset();
-  exchange_.forget();
-  blocked_.zero_();
-}
-
 void Trainer::settle_step_ahead() {
   if (!ahead_) return;
   const StepReport report = take_step({}, under_way_.events ? *under_way_.events : TrainerEvents{});
   settled_.emplace(report, agreed_);
 }
 
-void Trainer::read_ahead(const TrainingPlan& plan) {
-  if (const std::optional<StepPlan> next = plan.step_after_next())
-    micro_batches_.read_ahead(plan, *next,
-                              plan.batch().share_at(next->first_sample, next->num_samples, communicator_.rank()));
-}
-
-Trainer::UpdateTerms Trainer::terms_of(const StepTotals& totals) {
-  UpdateTerms terms;
-  terms.factor = totals.gradient_factor;
-  // As torch.nn.utils.clip_grad_norm_.
-  const bool clips = options_.max_grad_norm > 0.0;
-  if (!overlaps_) {
-    if (clips) terms.factor *= std::min(1.0, options_.max_grad_norm / (totals.gradient_norm + 1e-6));
-    return terms;
-  }
-  at::Tensor finite = exchange_.numbers().all_finite();
-  if (clips) {
-    const at::Tensor squares = exchange_.numbers().sum_of_squares();
-    finite = finite.logical_and(at::isfinite(squares));
-    const at::Tensor norm = squares.sqrt().mul(totals.gradient_factor);
-    terms.factor_on_device =
-        at::full_like(norm, options_.max_grad_norm).div(norm.add(1e-6)).clamp_max(1.0).mul(totals.gradient_factor);
-  }
-  blocked_ = blocked_.maximum(finite.logical_not().to(at::kFloat));
-  terms.blocked = blocked_;
-  return terms;
-}
-
-void Trainer::apply(const StepTotals& totals, const UpdateTerms& terms, double learning_rate) {
-  const at::NoGradGuard no_grad;
-  wait_until_copied();
-  for (std::size_t g = 0; g < state_.groups().size(); ++g) {
-    FlatGroup& group = state_.groups()[g];
-    const std::int64_t num_parameters = group.parameter_slice().size();
-    at::Tensor& sums = exchange_.slices()[g];
-    if (terms.factor_on_device.defined())
-      sums.narrow(0, 0, num_parameters).mul_(terms.factor_on_device);
-    else if (terms.factor != 1.0)
-      sums.narrow(0, 0, num_parameters).mul_(terms.factor);
-    const std::int64_t num_buffers = sums.numel() - num_parameters;
-    if (num_buffers == 0) continue;
-    const at::Tensor buffers = group.own_weights.narrow(0, num_parameters, num_buffers);
-    const at::Tensor changes = sums.narrow(0, num_parameters, num_buffers);
-    if (terms.blocked.defined())
-      buffers.copy_(at::where(terms.blocked.to(at::kBool), buffers, buffers.add(changes, totals.buffer_factor)));
-    else
-      buffers.add_(changes, totals.buffer_factor);
-  }
-  optimizer_.step(exchange_.slices(), learning_rate, terms.blocked);
-  state_.publish(totals.counter_counts);
-}
-
-std::string Trainer::culprit_text(const Attempt& failed) {
-  std::string mine;
-  agree(communicator_, [&] {
-    if (const auto found =
-            micro_batches_.first_nonfinite(plan_, failed.report.plan, failed.share, scaler_.scale(), failed.drill))
-      mine = text("micro-batch ", found->micro_batch, ", ", found->tensor);
-  });
-  state_.restore_buffers();
-  // Shares are dealt in order of the ranks, so the first rank that found one has the first micro-batch.
-  for (const std::string& of_rank : gather_texts(communicator_, mine))
-    if (!of_rank.empty()) return "first in " + of_rank;
-  return "only in the sum over the micro-batches";
-}
-
-bool Trainer::recover_from_nonfinite(const Attempt& failed, const TrainerEvents& events) {
-  const StepPlan& step = failed.report.plan;
+bool Trainer::recover_from_nonfinite(const StepAttempt& failed, const TrainerEvents& events) {
+  const StepPlan& step = failed.step;
   const StepTotals& totals = failed.totals;
-  const std::string where = culprit_text(failed);
+  const std::string where = steps_.culprit_text(plan_, failed);
   const auto fail = [&](const std::string& why, const std::string& next) {
     throw Error(ErrorKind::do_not_requeue,
                 text("step ", step.step + 1, ": the gradients are not finite (", where, "; loss ", totals.loss, "; ",

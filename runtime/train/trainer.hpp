@@ -16,12 +16,11 @@
 #include "runtime/plan/communicator.hpp"
 #include "runtime/plan/loss_scaler.hpp"
 #include "runtime/plan/training_plan.hpp"
-#include "runtime/train/gradient_buckets.hpp"
 #include "runtime/train/loss.hpp"
 #include "runtime/train/precision.hpp"
 #include "runtime/train/sharded_optimizer.hpp"
 #include "runtime/train/state_snapshot.hpp"
-#include "runtime/train/step_exchange.hpp"
+#include "runtime/train/step_runner.hpp"
 
 namespace lockstep {
 
@@ -128,40 +127,18 @@ class Trainer {
   RunOutcome run(const RunControl& control, CheckpointStore* store);
 
  private:
-  /// One try at a step: computed, and its update under way.
-  struct Attempt {
-    StepReport report;
-    StepShare share;
-    bool drill = false;
-    StepFlags mine;
-    StepTotals totals;
-    std::chrono::steady_clock::time_point start;
-  };
-
-  /// What a step's update is multiplied with and depends on: what the host knows, or what the device will.
-  struct UpdateTerms {
-    double factor = 1.0;
-    at::Tensor factor_on_device;  ///< a scalar, instead of `factor`
-    at::Tensor blocked;           ///< a scalar: the update changes nothing where it is 1
-  };
-
   using AskFlags = std::function<StepFlags()>;
   /// Whether the step after the one that was launched may be launched before the host has seen its numbers.
   using MayRunAhead =
       std::function<bool(const StepPlan& launched, const StepFlags& agreed, const TrainingPlan& after)>;
 
   StepReport take_step(const AskFlags& ask, const TrainerEvents& events, const MayRunAhead& may_run_ahead);
-  Attempt attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number, const StepFlags& mine,
-                  const TrainerEvents& events);
-  void run_ahead(const Attempt& current, const AskFlags& ask, const TrainerEvents& events,
+  StepAttempt attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number, const StepFlags& mine,
+                      const TrainerEvents& events);
+  void run_ahead(const StepAttempt& current, const AskFlags& ask, const TrainerEvents& events,
                  const MayRunAhead& may_run_ahead);
-  void take_back(const Attempt& current);
   void settle_step_ahead();
-  bool recover_from_nonfinite(const Attempt& failed, const TrainerEvents& events);
-  std::string culprit_text(const Attempt& failed);
-  void read_ahead(const TrainingPlan& plan);
-  UpdateTerms terms_of(const StepTotals& totals);
-  void apply(const StepTotals& totals, const UpdateTerms& terms, double learning_rate);
+  bool recover_from_nonfinite(const StepAttempt& failed, const TrainerEvents& events);
   void wait_until_copied() const;
   void save(CheckpointStore& store, const RunControl& control);
   void tell_saved(const CheckpointStore& store, const RunControl& control);
@@ -174,16 +151,12 @@ class Trainer {
   TrainingPlan plan_;
   LossScaler scaler_;
   FlatState state_;
-  bool overlaps_;  ///< transfers, and with them the device's work, go on beside the host
-  GradientBuckets buckets_;
   ShardedOptimizer optimizer_;
   HostSlices host_slices_;
-  MicroBatchRunner micro_batches_;
-  StepExchange exchange_;
+  StepRunner steps_;
   std::vector<std::string> resume_notes_;
-  StepFlags agreed_;              ///< of the newest step
-  at::Tensor blocked_;            ///< on the device: 1 from a step that was not finite until the host has seen it
-  std::optional<Attempt> ahead_;  ///< of the next step, launched already
+  StepFlags agreed_;                                         ///< of the newest step
+  std::optional<StepAttempt> ahead_;                         ///< of the next step, launched already
   std::optional<Error> failure_ahead_;                       ///< what launching it threw
   std::optional<std::pair<StepReport, StepFlags>> settled_;  ///< a step that was taken and not yet told
   std::chrono::steady_clock::time_point last_end_;           ///< of a step
