@@ -1,12 +1,16 @@
 #include "drivers/command_line.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <exception>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "runtime/plan/exact.hpp"
 
@@ -64,6 +68,47 @@ void require_within(const std::string& option, const std::string& value, T numbe
   }
 }
 
+/// How many letters must be put in, left out or changed to make `a` of `b`.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+/// ": did you mean --max-steps?", where an option's name is near; else how to see them all.
+std::string proposal(const CLI::App& app, const std::string& unknown) {
+  constexpr std::size_t most_edits = 4;
+  std::string nearest;
+  std::size_t fewest = std::min(most_edits, unknown.size() / 2) + 1;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::size_t edits = edit_distance(unknown, option->get_name());
+    if (edits >= fewest) continue;
+    fewest = edits;
+    nearest = option->get_name();
+  }
+  return nearest.empty() ? text(" (see ", app.get_name(), " --help)") : text(": did you mean ", nearest, "?");
+}
+
+/// What is wrong with the command line, in the words of its user.
+std::string sentence_of(const CLI::App& app, const CLI::ParseError& mistake) {
+  const auto is_option = [](const std::string& word) { return word.rfind("--", 0) == 0; };
+  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  const auto option = std::find_if(extras.begin(), extras.end(), is_option);
+  if (dynamic_cast<const CLI::ExtrasError*>(&mistake) != nullptr && option != extras.end()) {
+    const std::string name = option->substr(0, option->find('='));
+    return text("there is no option ", name, proposal(app, name));
+  }
+  return text(mistake.what(), " (see ", app.get_name(), " --help)");
+}
+
 }  // namespace
 
 std::int64_t parse_count(const std::string& option, const std::string& value, Range<std::int64_t> range) {
@@ -110,19 +155,24 @@ void prepare_command_line(CLI::App& app) {
   app.get_option("--version")->group("General");
 }
 
-std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, bool is_speaker) {
+  std::ostream silence(nullptr);
+  std::ostream& out = is_speaker ? std::cout : silence;
+  std::ostream& mistakes = is_speaker ? std::cerr : silence;
+  for (CLI::Option* option : app.get_options())
+    if (option->get_items_expected_max() == 1) option->take_last();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
-    const int exit_code = app.exit(success);
-    if (std::cout.flush()) return exit_code;
-    std::cerr << app.get_name() << ": " << StandardOutputFailed().what() << '\n';
+    const int exit_code = app.exit(success, out, mistakes);
+    if (!is_speaker || out.flush()) return exit_code;
+    mistakes << app.get_name() << ": " << StandardOutputFailed().what() << '\n';
     return StandardOutputFailed().exit_code();
   } catch (const CLI::ParseError& mistake) {
-    std::cerr << app.get_name() << ": " << mistake.what() << " (see " << app.get_name() << " --help)\n";
+    mistakes << text(app.get_name(), ": ", sentence_of(app, mistake), "\n");
     return static_cast<int>(ErrorKind::usage);
   } catch (const Error& error) {
-    std::cerr << app.get_name() << ": " << error.what() << '\n';
+    mistakes << text(app.get_name(), ": ", error.what(), "\n");
     return error.exit_code();
   }
   return std::nullopt;

@@ -39,9 +39,10 @@ double parse_real(const std::string& option, const std::string& value, Range<dou
 /// mistake. Call it first.
 void prepare_command_line(CLI::App& app);
 
-/// Parses the arguments. Returns the exit code when the program is to end now: 0 after --help and --version, which
-/// are printed; 2 after a mistake, which is told on standard error. Needs no launcher: call it before MPI_Init.
-std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv);
+/// Parses the arguments; an option that is given twice has its last value. Returns the exit code when the program is
+/// to end now: 0 after --help and --version, which are printed; 2 after a mistake, which is told on standard error;
+/// of several ranks one should be the speaker. Needs no launcher: call it before MPI_Init.
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, bool is_speaker = true);
 
 /// Standard output took less than what was printed; exit code 1.
 class StandardOutputFailed : public Error {

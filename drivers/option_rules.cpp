@@ -100,6 +100,10 @@ void require_partners(const CLI::App& app, const TrainCommand& command) {
   }
   for (const Partner& partner : partners())
     if (!is_given(app, partner.needed)) require_partner(given_of(app, partner.options), partner.needed, partner.why);
+  const bool has_plateau = command.trainer.plan.schedule.kind == ScheduleKind::reduce_on_plateau;
+  if (has_plateau && command.validation_data.empty())
+    require_partner({"--lr-scheduler-type reduce-on-plateau"}, "--validation-data",
+                    "nothing is evaluated, so the rate would never fall");
   const bool kills_a_save = std::any_of(command.inject.begin(), command.inject.end(), [](const std::string& drill) {
     return drill.find("@save") != std::string::npos;
   });

@@ -55,17 +55,18 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Trains a model on HDF5 data, the same on any number of MPI ranks to the last bit.\n"
       "Exit codes: 0 finished; 85 interrupted, the state is saved, start again; 1 failed, a retry may help;\n"
-      "2 wrong usage; 86 do not start again: the model or the data is broken, or there is no progress.");
+      "2 wrong usage; 86 do not start again: the model or the data is broken, or there is no progress.",
+      "lockstep-train");
   TrainCommand command;
   prepare_command_line(app);
   add_train_flags(app, command);
-  if (const std::optional<int> exit_code = parse_command_line(app, argc, argv)) return *exit_code;
+  const SlurmEnvironment environment = SlurmEnvironment::read();  // first: it says who tells what is wrong
+  const bool is_speaker = environment.launch_rank.value_or(0) == 0;
+  if (const std::optional<int> exit_code = parse_command_line(app, argc, argv, is_speaker)) return *exit_code;
 
   std::optional<StopSignals> signals;
-  SlurmEnvironment environment;
   std::optional<double> allocation_end_seconds;
   try {
-    environment = SlurmEnvironment::read();  // first: it says who tells what is wrong
     require_partners(app, command);
     command.unused_options = unused_train_flags(app, command);
     command.device_options = given_device_flags(app);
@@ -73,9 +74,9 @@ int main(int argc, char** argv) {
     if (command.deterministic) use_deterministic_algorithms();
     signals.emplace(parse_stop_signals(command.stop_signals));
     // Asks Slurm through a child process, which MPI does not like once it runs.
-    if (environment.launch_rank.value_or(0) == 0) allocation_end_seconds = allocation_end_of(command, environment);
+    if (is_speaker) allocation_end_seconds = allocation_end_of(command, environment);
   } catch (const Error& error) {
-    if (environment.launch_rank.value_or(0) == 0) std::cerr << "lockstep-train: " << error.what() << std::endl;
+    if (is_speaker) std::cerr << "lockstep-train: " << error.what() << std::endl;
     return error.exit_code();
   }
 

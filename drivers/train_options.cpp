@@ -263,17 +263,20 @@ void add_device_flags(CLI::App& app, TrainCommand& command) {
   app.add_flag(
          "--deterministic", command.deterministic,
          "Only algorithms that give the same bits whenever they run (slower); with the exact reduction a run is "
-         "then the same on any number of devices")
+         "then meant to be the same on any number of devices")
       ->group(group);
   add_count(app, "--bucket-cap-mb", command.bucket_cap_mb, whole_mebibytes,
             "Gradients leave in pieces of so many MiB while the backward pass goes on. Default: 25")
       ->group(group);
   app.add_flag("--cuda-graph", command.cuda_graph,
-               "Launch a full micro-batch as one CUDA graph; where it cannot be recorded, a line says so")
+               "Launch the passes of a full micro-batch as one CUDA graph, after which its gradients leave; where it "
+               "cannot "
+               "be recorded, a line says so")
       ->group(group);
-  add_real(app, "--communication-timeout", command.device_settings.timeout_seconds, not_negative,
-           "Seconds after which a device's transfer is given up and the missing ranks are named; 0: never. Default: "
-           "600")
+  add_real(
+      app, "--communication-timeout", command.device_settings.timeout_seconds, not_negative,
+      "Seconds after which a transfer between devices, or an agreement of their ranks, is given up and the missing "
+      "ranks are named; 0: never. Default: 600")
       ->group(group);
 }
 

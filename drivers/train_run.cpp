@@ -199,6 +199,7 @@ void Launch::tell_start(const std::string& data_line, const Model& model, const 
              command_.deterministic ? ", deterministic" : "", command_.cuda_graph ? ", CUDA graphs" : ""));
   if (environment_.in_job()) say("slurm        " + environment_.describe());
   for (const std::string& note : notes_) say("note         " + note);
+  if (folder_.empty()) say("note         nothing will be saved: there is no --checkpoint-dir");
   say("data         " + data_line);
   say(text("model        ", command_.model.kind, ", ", num_parameters(model), " parameters, ", command_.loss, ", ",
            name_of(command_.trainer.optimizer.kind), ", ", name_of(command_.trainer.precision)));
@@ -210,7 +211,7 @@ void Launch::tell_start(const std::string& data_line, const Model& model, const 
   for (const std::string& note : trainer.resume_notes()) say("note         " + note);
   if (report_->num_metrics_dropped() > 0)
     say(text("lost         ", report_->num_metrics_dropped(),
-             " steps were taken after that save and are taken again"));
+             " steps were taken and not saved: they are taken again"));
 }
 
 /// What interruptions have cost so far. Rank 0.
@@ -254,7 +255,9 @@ int Launch::tell_end(const Trainer& trainer, const Model& model, RunOutcome outc
   for (const std::string& of_rank : gather_texts(*communicator_, request_->reason()))
     if (reason.empty()) reason = of_rank;
   const std::int64_t steps = trainer.plan().progress().steps_taken;
-  if (!speaks()) return outcome == RunOutcome::finished ? 0 : static_cast<int>(ErrorKind::interrupted);
+  // Whoever starts a run again that saved nothing has it from its beginning, and perhaps for ever.
+  const ErrorKind interrupted = folder_.empty() ? ErrorKind::do_not_requeue : ErrorKind::interrupted;
+  if (!speaks()) return outcome == RunOutcome::finished ? 0 : static_cast<int>(interrupted);
   if (trainer.loss_scaler().options().enabled)
     say(text("overflows    ", trainer.loss_scaler().num_overflows(), " in all, loss scale ",
              trainer.loss_scaler().scale(), ", ", trainer.plan().progress().steps_skipped, " steps dropped"));
@@ -267,7 +270,7 @@ int Launch::tell_end(const Trainer& trainer, const Model& model, RunOutcome outc
   say(text("interrupted  after step ", steps, " of ", trainer.plan().total_steps(), " (",
            outcome == RunOutcome::paused ? "--stop-after-steps" : reason, "); ",
            folder_.empty() ? "nothing is saved: no --checkpoint-dir" : "the state is saved, start again to go on"));
-  return static_cast<int>(ErrorKind::interrupted);
+  return static_cast<int>(interrupted);
 }
 
 int Launch::run() {

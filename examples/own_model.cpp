@@ -1,7 +1,6 @@
 // A training program of one's own: your module, your data, your loss, on any number of ranks.
 //
-//   own-model                                   one process
-//   mpirun -n 2 own-model checkpoints           two ranks; run it again and it goes on, on any number of ranks
+//   mpirun -n 2 own-model checkpoints      TERM, USR1 or USR2 stops it; run it again and it goes on, on any ranks
 //
 // Fits y = sin(x) with a small network; prints the error and a digest that does not depend on the ranks.
 
@@ -10,11 +9,11 @@
 #include <torch/utils.h>
 
 #include <cstdio>
-#include <memory>
 #include <span>
 
 #include "io/checkpoint_directory.hpp"
 #include "runtime/comm/make_communicator.hpp"
+#include "runtime/launch/stop_signals.hpp"
 #include "runtime/train/trainer.hpp"
 #include "runtime/train/weights_digest.hpp"
 
@@ -35,10 +34,9 @@ struct SineData final : lockstep::Dataset {
   }
 };
 
-int train(const lockstep::MpiSession& session, const char* folder) {
-  const auto say = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
+int train(const lockstep::MpiSession& session, const lockstep::StopSignals& signals, const char* folder) {
+  const auto say = [](const std::string& line) { std::puts(line.c_str()); };
   const auto communicator = lockstep::make_communicator(session, lockstep::CommunicatorKind::automatic, say);
-
   torch::manual_seed(1);
   SineModel model;
   const SineData data;
@@ -52,15 +50,15 @@ int train(const lockstep::MpiSession& session, const char* folder) {
   options.plan.num_train_epochs = "20";
   options.plan.schedule.learning_rate = 0.01;
 
-  // Without a folder nothing is saved; with one the run goes on from its newest checkpoint.
-  std::unique_ptr<lockstep::CheckpointDirectory> store;
   lockstep::CheckpointOptions checkpoints;
-  if (folder) checkpoints.directory = folder;
-  if (folder) store = std::make_unique<lockstep::CheckpointDirectory>(*communicator, checkpoints);
-  const auto newest = store ? store->open_newest() : nullptr;
-
+  checkpoints.directory = folder;
+  lockstep::CheckpointDirectory store(*communicator, checkpoints);
+  const auto newest = store.open_newest();  // null on the first launch
   lockstep::Trainer trainer(model, loss, data, options, *communicator, newest.get());
-  trainer.run({}, store.get());
+  lockstep::RunControl control;
+  control.save_steps = 100;
+  control.stop_requested = [&signals] { return signals.requested(); };
+  if (trainer.run(control, &store) == lockstep::RunOutcome::stopped) return 85;  // start it again: it goes on
 
   const auto results = trainer.evaluate(data, lockstep::metric_of(loss));
   if (session.rank() == 0)
@@ -69,9 +67,11 @@ int train(const lockstep::MpiSession& session, const char* folder) {
 }
 
 int main(int argc, char** argv) {
+  if (argc != 2 || argv[1][0] == '-') return std::fputs("usage: own-model FOLDER_FOR_CHECKPOINTS\n", stderr), 2;
+  const lockstep::StopSignals signals(lockstep::parse_stop_signals("TERM,USR1,USR2"));  // before any thread starts
   const lockstep::MpiSession session;
   try {
-    return train(session, argc > 1 ? argv[1] : nullptr);
+    return train(session, signals, argv[1]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "own-model: rank %d: %s\n", session.rank(), error.what());
     session.abort(1);

@@ -10,7 +10,7 @@
 # LOCKSTEP_TORCH_DIR   a LibTorch >= 2.4 to use (holds include/ and lib/); CMAKE_PREFIX_PATH is searched too
 # LOCKSTEP_WHEEL_DIR   folder that keeps downloaded wheels; a wheel found there is not downloaded again
 #
-# For Debian 12 and Ubuntu, as root or with sudo. Elsewhere: install the packages below by your own means, then run
+# For Debian 12 and Ubuntu 24.04, as root or with sudo. Elsewhere: install the packages below by your own means, then run
 # it with --no-torch or with LOCKSTEP_TORCH_DIR set.
 set -euo pipefail
 

@@ -7,6 +7,7 @@
 
 #include "runtime/comm/device_exchange.hpp"
 #include "runtime/comm/flat_memory.hpp"
+#include "runtime/comm/mpi_error.hpp"
 #include "runtime/plan/error.hpp"
 
 namespace lockstep {
@@ -73,6 +74,7 @@ DeviceCommunicator::~DeviceCommunicator() {
   finish();
   // The other ranks do not come to close the channel when this one unwinds.
   if (std::uncaught_exceptions() > uncaught_at_start_ && !given_up_) channel_->abort();
+  if (given_up_) control_.abandon();
 }
 
 void DeviceCommunicator::wait_for_device() {
@@ -80,6 +82,32 @@ void DeviceCommunicator::wait_for_device() {
   if (!is_busy_) return;
   wait_until([&] { return device_->is_done(*transfers_ended_); });
   is_busy_ = false;
+}
+
+void DeviceCommunicator::broadcast(std::span<std::byte> bytes, int root) {
+  come_together();
+  control_.broadcast(bytes, root);
+}
+
+void DeviceCommunicator::all_gather(std::span<const std::byte> mine, std::span<const std::size_t> counts,
+                                    std::span<std::byte> all) {
+  come_together();
+  control_.all_gather(mine, counts, all);
+}
+
+/// A collective call of MPI cannot be left: it is made when it is sure that all ranks make it.
+void DeviceCommunicator::come_together() {
+  check();
+  operation_ = {operation_.number + 1, OperationKind::agree};
+  MPI_Request all_came = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(control_.comm(), &all_came), "MPI_Ibarrier");
+  wait_until([&] {
+    int came = 0;
+    check_mpi(MPI_Test(&all_came, &came, MPI_STATUS_IGNORE), "MPI_Test");
+    return came != 0;
+  });
+  // The others were here, but may have given up before this rank came.
+  if (roll_call_.is_called()) fail("another rank has given up waiting");
 }
 
 std::unique_ptr<FlatExchange> DeviceCommunicator::make_exchange(const FlatLayout& layout) {

@@ -24,11 +24,12 @@ struct DeviceSettings {
 };
 
 /// The ranks of a session, one device each: flat states live on the devices and travel between them; the few bytes
-/// of the host (barrier, broadcast, all_gather) go over MPI.
+/// of the host (barrier, broadcast, all_gather) go over MPI, once all ranks have come.
 ///
-/// The host waits in wait_for_device() and wait_until() alone, and at first use, while connections are made. A rank
-/// that does not come is an Error that names it, on every rank that waits: the network is given up before it is
-/// thrown, so that nothing hangs afterwards; the object can then only be destroyed. The session must outlive it.
+/// The host waits for devices in wait_for_device() and wait_until() alone, and at first use, while connections are
+/// made. A rank that does not come, to an exchange or to the few bytes, is an Error that names it, on every rank that
+/// waits: the network is given up before it is thrown, so that nothing hangs afterwards; the object can then only be
+/// destroyed. The session must outlive it.
 /// Construction and destruction are **collective**; a rank that unwinds from an exception goes alone. One rank uses
 /// the network like any other, so that one device shows what many will do.
 class DeviceCommunicator final : public Communicator {
@@ -48,12 +49,10 @@ class DeviceCommunicator final : public Communicator {
   void wait_for_device() override;
   void wait_until(const std::function<bool()>& is_done) override;
 
-  void barrier() override { control_.barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { control_.broadcast(bytes, root); }
+  void barrier() override { come_together(); }
+  void broadcast(std::span<std::byte> bytes, int root) override;
   void all_gather(std::span<const std::byte> mine, std::span<const std::size_t> counts,
-                  std::span<std::byte> all) override {
-    control_.all_gather(mine, counts, all);
-  }
+                  std::span<std::byte> all) override;
   std::unique_ptr<DeviceGraph> make_graph() override;
   std::unique_ptr<FlatExchange> make_exchange(const FlatLayout& layout) override;
 
@@ -79,6 +78,7 @@ class DeviceCommunicator final : public Communicator {
 
  private:
   void wait_for_connection();
+  void come_together();
   [[noreturn]] void fail(const std::string& why);
 
   const MpiSession& session_;

@@ -10,7 +10,7 @@ int device_of_rank(int num_visible_devices, int local_rank, DeviceSharing sharin
     throw Error(ErrorKind::usage,
                 text("more ranks than devices on this node: local rank ", local_rank, " sees ", num_visible_devices,
                      " devices (each rank trains on one of its own): start at most ", num_visible_devices,
-                     " ranks per node, or allow sharing"));
+                     " ranks per node"));
   }
   return local_rank % num_visible_devices;
 }

@@ -21,7 +21,7 @@ MpiCommunicator::MpiCommunicator(const MpiSession& session, std::int64_t max_tra
 
 MpiCommunicator::~MpiCommunicator() {
   // While an exception unwinds the other ranks may be somewhere else: no collective call then.
-  if (std::uncaught_exceptions() > uncaught_at_start_) return;
+  if (is_abandoned_ || std::uncaught_exceptions() > uncaught_at_start_) return;
   MPI_Comm_free(&comm_);
 }
 

@@ -38,12 +38,17 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm comm() const { return comm_; }  ///< local call; for the exchange, which speaks point to point
   std::int64_t max_transfer_bytes() const { return max_transfer_bytes_; }
 
+  /// A collective call was begun to which some rank will not come: destruction leaves the communicator as it is.
+  /// Local call.
+  void abandon() { is_abandoned_ = true; }
+
   /// Lets MPI finish what others wait for, while this rank waits for them outside of MPI. Local call.
   void make_progress();
 
  private:
   const MpiSession& session_;
   int uncaught_at_start_;
+  bool is_abandoned_ = false;
   std::int64_t max_transfer_bytes_;
   MPI_Comm comm_ = MPI_COMM_NULL;
 };

@@ -59,7 +59,8 @@ WaitClock WaitClock::steady() {
 }
 
 std::string name_of(const Operation& operation) {
-  constexpr std::array names = {"connecting the devices", "sum of the gradients", "exchange of the weights"};
+  constexpr std::array names = {"connecting the devices", "sum of the gradients", "exchange of the weights",
+                                "agreement of the hosts"};
   return text("operation ", operation.number, " (", names[static_cast<std::size_t>(operation.kind)], ")");
 }
 

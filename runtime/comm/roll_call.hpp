@@ -18,7 +18,7 @@ struct WaitClock {
   static WaitClock steady();
 };
 
-enum class OperationKind : std::int64_t { connect, reduce, publish };
+enum class OperationKind : std::int64_t { connect, reduce, publish, agree };
 
 /// The exchange that a rank came to last: they are numbered from 1, alike on all ranks.
 struct Operation {

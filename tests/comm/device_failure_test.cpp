@@ -1,4 +1,4 @@
-// What becomes of ranks whose device waits for one that does not come, or whose network fails.
+// What becomes of ranks that wait, on the device or on the host, for one that does not come, or whose network fails.
 
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -20,7 +20,7 @@ namespace {
 
 bool is_last() { return session().rank() == session().num_ranks() - 1; }
 
-/// One rank each, one micro-batch each.
+/// One rank each, one micro-batch each. Making the exchange takes the first two operations.
 class DeviceFailure : public testing::Test {
  protected:
   void make_ranks(double timeout_seconds) {
@@ -77,10 +77,10 @@ TEST_F(DeviceFailure, RankThatDoesNotComeIsNamedByAllOthers) {
   reduce();
   const std::string message = wait();
   if (num_ranks == 1) {
-    expect_in(message, "all ranks came to operation 2 (sum of the gradients), which did not end");
+    expect_in(message, "all ranks came to operation 4 (sum of the gradients), which did not end");
   } else {
     expect_in(message, "rank " + std::to_string(num_ranks - 1) +
-                           " did not come to operation 2 (sum of the gradients) and does not answer");
+                           " did not come to operation 4 (sum of the gradients) and does not answer");
   }
   EXPECT_TRUE(message.find("not done within 60 s, --communication-timeout") != std::string::npos ||
               message.find("another rank has given up waiting") != std::string::npos)
@@ -108,15 +108,43 @@ TEST_F(DeviceFailure, RankThatIsAtAnotherOperationIsNamed) {
   }
   const std::string message = wait();
   if (session().num_ranks() == 1) {
-    expect_in(message, "all ranks came to operation 1 (exchange of the weights), which did not end");
+    expect_in(message, "all ranks came to operation 3 (exchange of the weights), which did not end");
   } else if (is_last()) {
     expect_in(message,
-              "the ranks did not all come to operation 1 (exchange of the weights): rank 0 is at operation 1 "
+              "the ranks did not all come to operation 3 (exchange of the weights): rank 0 is at operation 3 "
               "(sum of the gradients)");
   } else {
-    expect_in(message, "the ranks did not all come to operation 1 (sum of the gradients): rank " +
+    expect_in(message, "the ranks did not all come to operation 3 (sum of the gradients): rank " +
                            std::to_string(session().num_ranks() - 1) +
-                           " is at operation 1 (exchange of the weights)");
+                           " is at operation 3 (exchange of the weights)");
+  }
+}
+
+TEST_F(DeviceFailure, RankThatDoesNotComeToACallOfTheHostIsNamed) {
+  const int num_ranks = session().num_ranks();
+  if (num_ranks == 1) GTEST_SKIP() << "one rank waits for no other";
+  std::vector<std::byte> bytes(1);
+  std::vector<std::byte> of_all(static_cast<std::size_t>(num_ranks));
+  const std::vector<std::size_t> counts(of_all.size(), 1);
+  const std::vector<std::function<void()>> calls = {[&] { communicator_->barrier(); },
+                                                    [&] { communicator_->broadcast(bytes, 0); },
+                                                    [&] { communicator_->all_gather(bytes, counts, of_all); }};
+  for (const auto& call : calls) {
+    *hurries_ = false;
+    exchange_.reset();
+    make_ranks(60.0);
+    *hurries_ = true;
+    if (!is_last()) {
+      try {
+        call();
+        ADD_FAILURE() << "nobody noticed that a rank is missing";
+      } catch (const Error& error) {
+        expect_in(error.what(), "rank " + std::to_string(num_ranks - 1) + " did not come to operation");
+        expect_in(error.what(), "(agreement of the hosts) and does not answer");
+      }
+      EXPECT_THROW(communicator_->barrier(), Error) << "whoever comes again is told again";
+    }
+    MPI_Barrier(session().comm());
   }
 }
 
@@ -126,7 +154,7 @@ TEST_F(DeviceFailure, NetworkErrorOfOneRankEndsTheWaitOfAll) {
   reduce();
   if (is_last()) device_->failure = "NCCL: remote process exited";
   const std::string message = wait();
-  expect_in(message, "all ranks came to operation 1 (sum of the gradients), which did not end");
+  expect_in(message, "all ranks came to operation 3 (sum of the gradients), which did not end");
   expect_in(message, is_last() ? "the network failed: NCCL: remote process exited" : "another rank has given up");
   EXPECT_TRUE(device_->was_aborted);
 }

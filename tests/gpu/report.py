@@ -64,6 +64,7 @@ class Report:
                    "seconds": round(sum(check.seconds for check in self.checks), 1),
                    "checks": [{**asdict(check), "seconds": round(check.seconds, 1)} for check in self.checks]}
         folder = os.path.dirname(os.path.abspath(self.path))
+        os.makedirs(folder, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".report-", delete=False, encoding="utf-8") as file:
             json.dump(content, file, indent=2)
             file.write("\n")

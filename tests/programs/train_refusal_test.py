@@ -117,6 +117,42 @@ class RefusalTest(TrainTest):
             message = self.refused("--train-data", self.data, *STEPS, option, value, ranks=1)
             self.assertIn(word, message, option)
 
+    def test_a_misspelt_option_is_told_once_and_the_right_one_proposed(self):
+        done = launch(3, "--train-data", self.data, "--num-train-epoch", "1")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        sentence = "lockstep-train: there is no option --num-train-epoch: did you mean --num-train-epochs?"
+        self.assertEqual(done.stderr.count(sentence), 1, done.stderr)
+        self.assertIn("there is no option --tensorboard (see lockstep-train --help)",
+                      launch(1, "--train-data", self.data, "--tensorboard").stderr)
+
+    def test_the_last_of_an_option_given_twice_counts(self):
+        done = launch(1, "--train-data", self.data, *SMALL_RUN, "--max-steps", "9", "--max-steps", "5")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("after step 5", done.stdout)
+
+    def test_a_run_that_saves_nothing_says_so_and_is_not_to_be_started_again(self):
+        done = launch(2, "--train-data", self.data, *SMALL_RUN, "--max-steps", "5", "--stop-after-steps", "1")
+        self.assertEqual(done.returncode, 86, done.stderr)
+        self.assertIn("nothing will be saved: there is no --checkpoint-dir", done.stdout)
+
+    def test_a_plateau_needs_evaluations(self):
+        message = self.refused("--train-data", self.data, *STEPS, "--lr-scheduler-type", "reduce-on-plateau", ranks=1)
+        self.assertIn("give --validation-data", message)
+
+    def test_options_of_devices_on_the_cpu(self):
+        message = self.refused("--train-data", self.data, *STEPS, "--deterministic", "--reduction", "fast", ranks=1)
+        self.assertIn("--deterministic and --reduction fast contradict each other", message)
+        done = launch(1, "--train-data", self.data, *SMALL_RUN, "--max-steps", "5", "--device", "cpu", "--reduction",
+                      "fast", "--bucket-cap-mb", "5", "--cuda-graph", "--communication-timeout", "9")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--reduction fast has no effect on the CPU", done.stdout)
+        for option in ("--bucket-cap-mb", "--cuda-graph", "--communication-timeout"):
+            self.assertIn(option + " is not used: the run is on the CPU", done.stdout)
+
+    def test_version_and_help_are_told_once(self):
+        done = launch(2, "--version")
+        self.assertEqual((done.returncode, done.stdout.count("lockstep-train ")), (0, 1), done.stdout)
+
     @unittest.skipIf(ctypes.util.find_library("cuda"), "this machine has a driver of NVIDIA's devices")
     def test_a_device_where_there_is_none(self):
         message = self.refused("--train-data", self.data, *SMALL_RUN, *STEPS, "--device", "cuda")

@@ -3,11 +3,12 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
 
-from train_support import SMALL_RUN, TrainTest, checkpoints, launch, main, metrics
+from train_support import SMALL_RUN, TrainTest, checkpoints, launch, main, metrics, program
 
 PARAMETERS = ["layer0.weight", "layer0.bias", "layer1.weight", "layer1.bias"]
 
@@ -104,7 +105,7 @@ class RunTest(TrainTest):
     def test_a_model_of_ones_own_trains_the_same_on_any_ranks(self):
         digests = set()
         for ranks in (1, 2):
-            done = launch(ranks, name="own-model")
+            done = launch(ranks, self.path(f"on-{ranks}"), name="own-model")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             digests.add(re.search(r"digest ([0-9a-f]{32})", done.stdout).group(1))
         folder = self.path("run")
@@ -113,6 +114,25 @@ class RunTest(TrainTest):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             digests.add(re.search(r"digest ([0-9a-f]{32})", done.stdout).group(1))
         self.assertEqual(len(digests), 1)
+
+    def test_a_model_of_ones_own_stops_with_its_state_saved(self):
+        folder = self.path("run")
+        whole = launch(1, self.path("whole"), name="own-model").stdout
+        # The signal waits while libraries are being loaded.
+        with subprocess.Popen([program("own-model"), folder], stdout=subprocess.PIPE, text=True,
+                              preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})) as run:
+            run.send_signal(signal.SIGUSR1)
+            output = run.stdout.read()
+        self.assertEqual(run.returncode, 85, output)
+        self.assertNotIn("digest", output)
+        self.assertEqual(len(checkpoints(folder)), 1)
+        self.assertEqual(launch(2, folder, name="own-model").stdout.splitlines()[-1], whole.splitlines()[-1])
+
+    def test_a_model_of_ones_own_takes_a_folder(self):
+        for arguments in ([], ["--help"]):
+            done = launch(1, *arguments, name="own-model")
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("usage: own-model FOLDER_FOR_CHECKPOINTS", done.stderr)
 
 
 if __name__ == "__main__":

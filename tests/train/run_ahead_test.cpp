@@ -2,6 +2,7 @@
 // that may be seen in what a run tells, saves, or ends with.
 
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include <algorithm>
 #include <array>
@@ -191,6 +192,36 @@ TEST(RunAhead, AFailureOfTheNextStepComesAfterThisOneWasTold) {
     expect_words(error_of([&] { trainer.run(telling(course), nullptr); }), {"cannot be read"});
     EXPECT_EQ(course.steps.size(), 2u) << course;
     EXPECT_EQ(trainer.plan().progress().steps_taken, 2);
+  }
+}
+
+TEST(RunAhead, ARankThatHangsInItsLossIsNamedByTheOthers) {
+  const int num_ranks = session().num_ranks();
+  if (num_ranks == 1) GTEST_SKIP() << "one rank waits for no other";
+  DeviceCommunicator device(session(), std::make_unique<FakeDevice>(session(), Pace::transfers_first),
+                            DeviceSettings{ReductionOrder::exact, /*timeout_seconds=*/60.0},
+                            hurried_clock(std::make_shared<bool>(true)));
+  EarlyStart early(device);
+  const TrainingCase what{.name = "mlp", .model = TrainingCase::mlp(), .options = {}};
+  const RandomDataset data(what.num_samples, what.model.input_shape, what.model.num_outputs);
+  const auto model = make_model(what.model, 11);
+  const LossFunction loss = make_loss("cross-entropy", *model);
+  const auto hang = [] { MPI_Barrier(session().comm()); };  // until the others have given up
+  const bool hangs = session().rank() == num_ranks - 1;
+  bool has_hung = false;
+  Trainer trainer(
+      *model,
+      [&](const Batch& batch) {
+        if (hangs && !std::exchange(has_hung, true)) hang();
+        return loss(batch);
+      },
+      data, what.resolved(), early);
+  const std::string message = error_of([&] { trainer.run({}, nullptr); });
+  if (hangs) {
+    expect_words(message, {"another rank has given up waiting"});
+  } else {
+    expect_words(message, {text("rank ", num_ranks - 1, " did not come to operation"), "does not answer"});
+    hang();
   }
 }
 
