@@ -55,7 +55,8 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Trains a model on HDF5 data, the same on any number of MPI ranks to the last bit.\n"
       "Exit codes: 0 finished; 85 interrupted, the state is saved, start again; 1 failed, a retry may help;\n"
-      "2 wrong usage; 86 do not start again: the model or the data is broken, or there is no progress.",
+      "2 wrong usage; 86 do not start again: the model or the data is broken, there is no progress, or the run was\n"
+      "interrupted and saves nothing.",
       "lockstep-train");
   TrainCommand command;
   prepare_command_line(app);

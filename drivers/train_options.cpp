@@ -270,8 +270,7 @@ void add_device_flags(CLI::App& app, TrainCommand& command) {
       ->group(group);
   app.add_flag("--cuda-graph", command.cuda_graph,
                "Launch the passes of a full micro-batch as one CUDA graph, after which its gradients leave; where it "
-               "cannot "
-               "be recorded, a line says so")
+               "cannot be recorded, a line says so")
       ->group(group);
   add_real(
       app, "--communication-timeout", command.device_settings.timeout_seconds, not_negative,
