@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -16,6 +17,8 @@
 
 namespace lockstep {
 namespace {
+
+const char* name_of_program = "";  // for the handler of tell_what_nobody_catches(), which takes no arguments
 
 constexpr std::size_t kNameColumns = 34;
 constexpr std::size_t kHelpColumns = 82;
@@ -187,7 +190,23 @@ void finish_standard_output() {
   if (!std::cout.flush()) throw StandardOutputFailed();
 }
 
-int run_program(const std::string& name, int argc, char** argv, int (*run)(int argc, char** argv)) {
+void tell_what_nobody_catches(const char* name) {
+  name_of_program = name;
+  std::set_terminate([] {
+    std::string what = "an error of unknown kind";
+    try {
+      if (std::current_exception()) throw;
+    } catch (const std::exception& error) {
+      what = error.what();
+    } catch (...) {
+    }
+    std::cerr << text(name_of_program, ": ended while cleaning up: ", what.substr(0, what.find('\n')), "\n");
+    std::_Exit(static_cast<int>(ErrorKind::failed));
+  });
+}
+
+int run_program(const char* name, int argc, char** argv, int (*run)(int argc, char** argv)) {
+  tell_what_nobody_catches(name);
   try {
     return run(argc, argv);
   } catch (const Error& error) {

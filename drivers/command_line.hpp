@@ -55,7 +55,12 @@ void finish_standard_output();
 
 /// The whole of a main() without MPI, or with it inside `run`: the exit code that `run` gives, or that of the error
 /// it throws, which is told on standard error after the program's `name`.
-int run_program(const std::string& name, int argc, char** argv, int (*run)(int argc, char** argv));
+int run_program(const char* name, int argc, char** argv, int (*run)(int argc, char** argv));
+
+/// From now on an exception that nobody can catch is told in one line and ends the process with exit code 1 (failed)
+/// instead of an abort: LibTorch's destructors throw when they give memory back to a device that has failed.
+/// run_program() calls it. `name` must live as long as the process.
+void tell_what_nobody_catches(const char* name);
 
 /// An option that takes a whole number. `Target` is an integer or an optional one and must outlive the parse; so
 /// for the functions below.

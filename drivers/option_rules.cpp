@@ -31,9 +31,7 @@ bool is_given(const CLI::App& app, const std::string& name) {
   const CLI::Option* option = app.get_option(name);
   if (option->count() == 0) return false;
   const bool is_flag = option->get_items_expected_max() == 0;
-  if (!is_flag) return true;
-  const bool turns_off = name.rfind("--no-", 0) == 0;
-  return option->as<bool>() != turns_off;
+  return !is_flag || option->as<bool>();
 }
 
 std::vector<std::string> given_of(const CLI::App& app, const std::vector<const char*>& names) {

@@ -4,7 +4,9 @@
 #include <functional>
 #include <numeric>
 
+#include "io/digest.hpp"
 #include "runtime/plan/error.hpp"
+#include "runtime/plan/progress.hpp"
 #include "runtime/plan/shape_text.hpp"
 #include "runtime/train/tensor_types.hpp"
 
@@ -96,6 +98,43 @@ ModelOptions resolve_model(Communicator& communicator, const TrainCommand& comma
   model.num_outputs = command.loss == "cross-entropy" ? num_classes_of(communicator, command, data)
                                                       : num_elements(data.training->fields()[1].sample_shape);
   return model;
+}
+
+std::string sampled_digest(Communicator& communicator, Hdf5Dataset& data) {
+  constexpr std::int64_t most_samples = 64;
+  std::string found;
+  agree(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(most_samples, data.num_samples())));
+    const double stride = static_cast<double>(data.num_samples()) / static_cast<double>(ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(static_cast<double>(i) * stride);
+    Digest digest;
+    digest.add(data.num_samples());
+    for (std::size_t i = 0; i < data.fields().size(); ++i) {
+      const FieldInfo& field = data.fields()[i];
+      digest.add(name_of(field.type));
+      for (const std::int64_t extent : field.sample_shape) digest.add(extent);
+      std::vector<std::byte> samples(ids.size() * field.sample_bytes());
+      data.read(i, ids, samples.data());
+      digest.add_bytes(samples);
+    }
+    found = hexadecimal(digest.value());
+  });
+  return broadcast_text(communicator, found);
+}
+
+void check_data_of_epoch(const CheckpointReader& checkpoint, const std::string& digest) {
+  const AttributeTree& stored = checkpoint.attributes();
+  if (!has_attribute(stored, "options", kTrainDataDigest)) return;
+  const auto& before = attribute<std::string>(stored, "options", kTrainDataDigest);
+  const Progress progress = progress_from(stored);
+  if (before == digest || progress.sample_in_epoch == 0) return;
+  throw Error(
+      ErrorKind::usage,
+      text("the training data are not those of ", checkpoint.path(), " (their digest is ", digest, ", it was ",
+           before, "), which stands in the middle of epoch ", progress.epoch, ", after ", progress.sample_in_epoch,
+           " of its samples (the rest of the epoch is not defined): resume with the same data, or start anew "
+           "from the weights with --finetune-from"));
 }
 
 }  // namespace lockstep

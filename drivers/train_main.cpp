@@ -51,6 +51,7 @@ int leave(const MpiSession& session, const std::string& message, int exit_code) 
 }  // namespace
 
 int main(int argc, char** argv) {
+  tell_what_nobody_catches("lockstep-train");
   keep_freed_memory();
   CLI::App app(
       "Trains a model on HDF5 data, the same on any number of MPI ranks to the last bit.\n"

@@ -6,6 +6,7 @@
 
 #include "drivers/command_line.hpp"
 #include "drivers/plan_flags.hpp"
+#include "io/save_fault.hpp"
 #include "runtime/plan/option_names.hpp"
 
 namespace lockstep {
@@ -197,8 +198,14 @@ void add_checkpoint_flags(CLI::App& app, TrainCommand& command) {
   add_word(app, "--async-save", command.async_save, {"auto", "on", "off"},
            "Write in a thread while the run goes on. Default: auto")
       ->group(group);
-  app.add_flag("!--no-preflight", command.preflight, "Skip the check of the checkpoint folder at the start")
+  app.add_flag("--no-preflight", command.no_preflight, "Skip the check of the checkpoint folder at the start")
       ->group(group);
+}
+
+std::string joined_stages() {
+  std::string names;
+  for (const std::string& name : SaveFault::stage_names()) names += (names.empty() ? "" : ", ") + name;
+  return names;
 }
 
 void add_launch_flags(CLI::App& app, TrainCommand& command) {
@@ -242,9 +249,11 @@ void add_launch_flags(CLI::App& app, TrainCommand& command) {
                  "Default: metrics.jsonl in the checkpoint folder")
       ->type_name("FILE")
       ->group(group);
-  app.add_option("--inject", command.inject,
-                 "Drills: overflow@STEP,STEP makes the gradients of these steps (the first is 1) infinite once; "
-                 "crash@save:STAGE kills the process at a stage of a save")
+  app.add_option(
+         "--inject", command.inject,
+         "Drills: overflow@STEP,STEP makes the gradients of these steps (the first is 1) infinite once; "
+         "crash@save:STAGE kills the process at a stage of a save, fail@save:STAGE lets the save fail there (" +
+             joined_stages() + "); ,step=N and ,rank=N strike one save, one rank")
       ->type_name("DRILL")
       ->group(group);
 }

@@ -41,7 +41,7 @@ struct TrainCommand {
   std::string on_save_failure = "continue";
   std::string checkpoint_writer = "auto";
   std::string async_save = "auto";
-  bool preflight = true;
+  bool no_preflight = false;
 
   std::optional<std::int64_t> stop_after_steps;
   std::int64_t evaluation_steps = 0;

@@ -200,6 +200,11 @@ void Launch::tell_start(const std::string& data_line, const Model& model, const 
   if (environment_.in_job()) say("slurm        " + environment_.describe());
   for (const std::string& note : notes_) say("note         " + note);
   if (folder_.empty()) say("note         nothing will be saved: there is no --checkpoint-dir");
+  const bool saves_on_its_way =
+      command_.save_steps > 0 || command_.save_interval_seconds > 0.0 || command_.save_at_epoch_end;
+  if (!folder_.empty() && !saves_on_its_way)
+    say("note         saved at the end and at a stop only: with --save-interval-seconds 600 a crash costs ten "
+        "minutes");
   say("data         " + data_line);
   say(text("model        ", command_.model.kind, ", ", num_parameters(model), " parameters, ", command_.loss, ", ",
            name_of(command_.trainer.optimizer.kind), ", ", name_of(command_.trainer.precision)));
@@ -287,7 +292,9 @@ int Launch::run() {
   if (command_.cuda_graph) options.make_graph = [this] { return communicator_->make_graph(); };
   std::shared_ptr<Model> model;
   const ModelOptions model_options = resolve_model(*communicator_, command_, data);
-  const AttributeGroup training = training_options(command_, model_options);
+  AttributeGroup training = training_options(command_, model_options);
+  const std::string data_digest = sampled_digest(*communicator_, *data.training);
+  training[kTrainDataDigest] = data_digest;
   options.resolved_options = plan_options(options.plan);
   options.resolved_options.insert(training.begin(), training.end());
   agree(*communicator_, [&] { model = make_model(model_options, options.plan.seed); });
@@ -308,6 +315,7 @@ int Launch::run() {
   std::unique_ptr<SourceDataset> validation_set;
   if (data.validation) validation_set = std::make_unique<SourceDataset>(std::move(data.validation));
   Trainer trainer(*model, make_loss(command_.loss, *model), train_set, options, *communicator_, resumed.get());
+  if (resumed) check_data_of_epoch(*resumed, data_digest);
 
   if (speaks() && !folder_.empty()) files_ = std::make_unique<StopFiles>(folder_);
   request_ = std::make_unique<StopRequest>(signals_, speaks() ? &deadline_ : nullptr, files_.get());
@@ -320,7 +328,7 @@ int Launch::run() {
   if (trainer.plan().finished() && resumed) {
     say("complete     this run has taken all its steps: nothing is done");
   } else {
-    if (store && command_.preflight) {
+    if (store && !command_.no_preflight) {
       const std::uint64_t bytes = checkpoint_bytes(trainer.snapshot());
       const std::string found = run_preflight(*communicator_, folder_, writer_of(command_), bytes);
       say("checkpoint   " + found);

@@ -50,7 +50,7 @@ $bin/import-fashion-mnist --out "$work"
 # One command line for all runs: nothing in it speaks of ranks.
 run=(--train-data "$work/train.h5" --validation-data "$work/test.h5" --model cnn --dropout 0.25 --loss cross-entropy
   --optimizer adamw --learning-rate 1e-3 --lr-scheduler-type cosine --warmup-ratio 0.1
-  --global-batch-size 64 --micro-batch-size 8 --max-steps "$steps" --seed 1)
+  --global-batch-size 64 --micro-batch-size 8 --max-steps "$steps" --seed 1 --save-interval-seconds 600)
 
 # train RANKS OPTION...: exit code 85 means: stopped as asked, the state is saved.
 train() {

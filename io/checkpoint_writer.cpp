@@ -115,6 +115,7 @@ struct CheckpointWriter::Save {
   std::int64_t step = 0;
   AttributeTree attributes;
   std::vector<TensorAlias> aliases;
+  std::function<void()> wait_for_bytes;
   CheckpointHeader header;  // rank 0's
   std::vector<FilePart> parts;
   OwnedBlocks blocks;
@@ -185,6 +186,7 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
   agree(communicator_, [&] {
     reach(SaveStage::start, snapshot.step);
     save_->parts = parts_of(snapshot, layout_);
+    save_->wait_for_bytes = snapshot.wait_for_bytes;
     if (communicator_.rank() == 0) {
       save_->attributes = snapshot.attributes;
       save_->aliases = snapshot.aliases;
@@ -193,6 +195,7 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
   });
   agree(communicator_, [&] { reach(SaveStage::skeleton, snapshot.step); });
   if (settings_.kind == WriterKind::collective) {
+    agree(communicator_, snapshot.wait_for_bytes);
     write_collectively(communicator_, path, snapshot);
     agree(communicator_, [&] {
       save_->digests = digests_of(save_->parts, layout_.rows);
@@ -263,6 +266,7 @@ void CheckpointWriter::finish_work() {
 
 void CheckpointWriter::write_part(Save& save) {
   reach(SaveStage::copy, save.step);
+  save.wait_for_bytes();
   if (settings_.timing == SaveTiming::asynchronous) {
     stage(save);
     announce_copied();

@@ -31,17 +31,14 @@ void read_launcher(SlurmEnvironment& facts, const SlurmEnvironment::Lookup& look
     facts.launcher = "mpirun";
     facts.launched_ranks = number(lookup, {"OMPI_COMM_WORLD_SIZE"});
     facts.launch_rank = number(lookup, {"OMPI_COMM_WORLD_RANK"});
-    facts.local_id = number(lookup, {"OMPI_COMM_WORLD_LOCAL_RANK"});
   } else if (number(lookup, {"PMI_SIZE"})) {
     facts.launcher = "another launcher";
     facts.launched_ranks = number(lookup, {"PMI_SIZE"});
     facts.launch_rank = number(lookup, {"PMI_RANK"});
-    facts.local_id = number(lookup, {"MPI_LOCALRANKID"});
   } else if (lookup("SLURM_STEP_ID") != nullptr && lookup("SLURM_PROCID") != nullptr) {
     facts.launcher = "srun";
     facts.launched_ranks = number(lookup, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
     facts.launch_rank = number(lookup, {"SLURM_PROCID"});
-    facts.local_id = number(lookup, {"SLURM_LOCALID"});
   } else {
     facts.launcher = "none";
   }

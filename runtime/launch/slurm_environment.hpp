@@ -29,7 +29,6 @@ struct SlurmEnvironment {
   std::string launcher;                        ///< "srun", "mpirun", "another launcher" or "none"
   std::optional<std::int64_t> launched_ranks;  ///< how many processes the launcher says it started
   std::optional<std::int64_t> launch_rank;     ///< which of them this is
-  std::optional<std::int64_t> local_id;        ///< which of those on this node
 
   using Lookup = std::function<const char*(const char*)>;
 

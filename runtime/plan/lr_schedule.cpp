@@ -178,7 +178,7 @@ void check_schedule(const ScheduleOptions& options, std::int64_t total_steps, st
     case ScheduleKind::step:
       if (!options.step_size || *options.step_size <= 0) {
         refuse(text("the schedule ", kind, " needs a positive number of steps between its drops",
-                    options.step_size ? text(", not ", *options.step_size) : "", ": give it"));
+                    options.step_size ? text(", not ", *options.step_size) : "", ": give --lr-step-size"));
       }
       break;
     case ScheduleKind::multi_step:

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,10 @@ struct Snapshot {
   AttributeTree attributes;
   std::vector<TensorPart> tensors;
   std::vector<TensorAlias> aliases;
+
+  /// Returns when the bytes have come from where the state lives (a device): whoever reads them calls it first, in
+  /// any thread. Throws where they will not come. Local.
+  std::function<void()> wait_for_bytes = [] {};
 };
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -11,7 +10,7 @@ namespace lockstep {
 std::vector<std::vector<HostSlices::Pair>>& HostSlices::pairs() {
   if (!pairs_.empty()) return pairs_;
   const auto pair_of = [this](const at::Tensor& live) {
-    if (state_.device().is_cpu()) return Pair{live, live};
+    if (!are_copies()) return Pair{live, live};
     return Pair{live, at::empty(live.sizes(), live.options().device(at::kCPU).pinned_memory(true))};
   };
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
@@ -23,9 +22,9 @@ std::vector<std::vector<HostSlices::Pair>>& HostSlices::pairs() {
   return pairs_;
 }
 
-void HostSlices::fetch() {
+void HostSlices::start_fetch() {
+  if (!are_copies()) return;
   const c10::Device device = state_.device();
-  if (device.is_cpu()) return;
   const at::NoGradGuard no_grad;
   const c10::impl::VirtualGuardImpl streams(device.type());
   c10::Event before(device.type());
@@ -34,11 +33,23 @@ void HostSlices::fetch() {
   before.block(guard.current_stream());
   for (const auto& of_group : pairs())
     for (const Pair& pair : of_group) pair.on_host.copy_(pair.live, /*non_blocking=*/true);
-  guard.current_stream().synchronize();
+  fetched_ = std::make_shared<c10::Event>(device.type());
+  fetched_->record(guard.current_stream());
+}
+
+std::function<void()> HostSlices::wait_for_fetch() const {
+  if (!fetched_) return [] {};
+  return [fetched = fetched_] { fetched->synchronize(); };
+}
+
+void HostSlices::put_changes_after_fetch() const {
+  if (!fetched_) return;
+  const c10::Device device = state_.device();
+  fetched_->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
 void HostSlices::store() {
-  if (state_.device().is_cpu()) return;
+  if (!are_copies()) return;
   const at::NoGradGuard no_grad;
   for (const auto& of_group : pairs())
     for (const Pair& pair : of_group) pair.live.copy_(pair.on_host);

@@ -171,7 +171,8 @@ void restore_state(CheckpointReader& reader, FlatState& state, ShardedOptimizer&
       if (entry.is_parameter && !optimizer.moment_names().empty())
         entry.has_moments = keys.count({"optimizer/" + optimizer.moment_names().front(), entry.name}) != 0;
 
-  slices.fetch();  // what no part covers keeps its value
+  slices.start_fetch();  // what no part covers keeps its value
+  slices.wait_for_fetch()();
   std::vector<TensorPart> parts = state_parts(state, optimizer, slices, communicator);
   std::vector<TensorInfo> wanted;
   for (const TensorPart& part : parts) wanted.push_back(part.info);

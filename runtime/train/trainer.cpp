@@ -176,7 +176,7 @@ StepReport Trainer::take_step(const AskFlags& ask, const TrainerEvents& events, 
 
 StepAttempt Trainer::attempt(const TrainingPlan& plan, double loss_scale, std::int64_t number, const StepFlags& mine,
                              const TrainerEvents& events) {
-  StepAttempt attempt = steps_.attempt(plan, loss_scale, number, mine, [this] { wait_until_copied(); });
+  StepAttempt attempt = steps_.attempt(plan, loss_scale, number, mine, [this] { let_state_change(); });
   if (const auto note = steps_.take_note()) tell(events, *note);
   return attempt;
 }
@@ -247,6 +247,13 @@ std::map<std::string, double> Trainer::evaluate(const Dataset& data, const Metri
                         communicator_, stop_requested);
 }
 
+void Trainer::let_state_change() const {
+  if (host_slices_.are_copies())
+    host_slices_.put_changes_after_fetch();
+  else
+    wait_until_copied();
+}
+
 void Trainer::wait_until_copied() const {
   if (under_way_.store) under_way_.store->wait_until_copied();
 }
@@ -264,7 +271,8 @@ Snapshot Trainer::snapshot() {
   snapshot.attributes["optimizer"]["nonfinite_in_a_row"] = nonfinite_in_a_row_;
   snapshot.attributes["numerics"] = numerics_of(options_.precision, state_.device());
   if (!options_.resolved_options.empty()) snapshot.attributes["options"] = options_.resolved_options;
-  host_slices_.fetch();
+  host_slices_.start_fetch();
+  snapshot.wait_for_bytes = host_slices_.wait_for_fetch();
   snapshot.tensors = state_parts(state_, optimizer_, host_slices_, communicator_);
   snapshot.aliases = state_aliases(state_);
   return snapshot;

@@ -139,6 +139,7 @@ class Trainer {
                  const MayRunAhead& may_run_ahead);
   void settle_step_ahead();
   bool recover_from_nonfinite(const StepAttempt& failed, const TrainerEvents& events);
+  void let_state_change() const;
   void wait_until_copied() const;
   void save(CheckpointStore& store, const RunControl& control);
   void tell_saved(const CheckpointStore& store, const RunControl& control);

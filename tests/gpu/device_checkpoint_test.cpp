@@ -1,6 +1,7 @@
 // Checkpoints between the CPU and devices: a hand-over changes nothing of what was saved.
 
 #include "tests/gpu/on_device.hpp"
+#include "tests/train/reading_store.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -85,6 +86,22 @@ TEST_F(DeviceCheckpoint, AStoppedRunGoesOnToTheBitOnAnyNumberOfDevices) {
         });
       }
   }
+}
+
+TEST_F(DeviceCheckpoint, ASaveHoldsTheStateOfItsStepAlsoWhenItIsReadSomeStepsLater) {
+  const TrainingCase what = handed_over(TrainingCase::cnn(), 0.3);
+  RunControl control;
+  control.save_steps = 3;
+  std::map<Reading, ReadingStore> stores;
+  on_first_devices(session().num_ranks(), exact_order(), [&](Communicator& devices) {
+    for (const Reading reading : {Reading::at_once, Reading::as_late_as_it_may}) {
+      ReadingStore& store = stores.emplace(reading, reading).first->second;
+      TrainingRun run(what, devices);
+      EXPECT_EQ(run.trainer().run(control, &store), RunOutcome::finished);
+    }
+  });
+  EXPECT_GT(stores.at(Reading::at_once).read().size(), 2U);
+  EXPECT_TRUE(stores.at(Reading::as_late_as_it_may).read() == stores.at(Reading::at_once).read());
 }
 
 }  // namespace

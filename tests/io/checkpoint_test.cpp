@@ -259,6 +259,59 @@ TEST_P(CheckpointOnDisk, LeavesTheStateFreeToChangeOnceItIsCopied) {
   }
 }
 
+/// The bytes of a snapshot, away until they are asked for: as a device's, whose copy is under way.
+class BytesUnderWay {
+ public:
+  explicit BytesUnderWay(Snapshot& snapshot) {
+    for (const TensorPart& part : snapshot.tensors) {
+      const auto num_bytes = static_cast<std::size_t>(part.end - part.begin) * size_of(part.info.type);
+      bytes_.emplace_back(part.data, std::vector<std::byte>(part.data, part.data + num_bytes));
+      std::fill_n(part.data, num_bytes, std::byte{0xEE});
+    }
+    snapshot.wait_for_bytes = [this] { arrive(); };
+  }
+
+ private:
+  void arrive() const {
+    for (const auto& [place, bytes] : bytes_) std::copy(bytes.begin(), bytes.end(), place);
+  }
+
+  std::vector<std::pair<std::byte*, std::vector<std::byte>>> bytes_;
+};
+
+TEST_P(Checkpoint, TakesBytesThatAreStillComing) {
+  MadeState state = test::small_state(4);
+  MadeState coming = state;
+  CheckpointDirectory directory(*communicator_, options());
+  Snapshot snapshot = snapshot_of(coming, 4);
+  const BytesUnderWay bytes(snapshot);
+  directory.start_save(snapshot);
+  directory.finish();
+  const auto reader = directory.open_newest();
+  const bool is_there = reader != nullptr;
+  ASSERT_TRUE(is_there);
+  EXPECT_EQ(test::differences(*communicator_, *reader, state), "");
+}
+
+TEST_P(Checkpoint, IsNotMadeOfBytesThatNeverCome) {
+  save_steps({3}, options());
+  {
+    CheckpointOptions going_on = options();
+    going_on.on_save_failure = OnSaveFailure::keep_going;
+    CheckpointDirectory directory(*communicator_, going_on);
+    MadeState state = test::small_state(4);
+    Snapshot snapshot = snapshot_of(state, 4);
+    if (communicator_->rank() == communicator_->num_ranks() - 1)
+      snapshot.wait_for_bytes = [] { throw std::runtime_error("the device has gone"); };
+    directory.start_save(snapshot);
+    EXPECT_FALSE(directory.finish());
+  }
+  if (is_first()) {
+    EXPECT_NE(messages_.find("the device has gone"), std::string::npos) << messages_;
+  }
+  EXPECT_EQ(newest_step(), 3);
+}
+
 TEST_P(Checkpoint, DoesNotExistBeforeItIsCommitted) {
   MadeState state = test::small_state(8);
   {

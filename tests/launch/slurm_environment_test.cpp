@@ -41,7 +41,6 @@ TEST(SlurmEnvironment, ReadsATaskOfSrun) {
   EXPECT_EQ(environment.launcher, "srun");
   EXPECT_EQ(environment.launched_ranks, 4);
   EXPECT_EQ(environment.launch_rank, 3);
-  EXPECT_EQ(environment.local_id, 1);
   EXPECT_EQ(environment.restart_count, 2);
   EXPECT_EQ(environment.end_time, 1796000000);
   EXPECT_EQ(environment.describe(), "Slurm job 1234, partition low, 2 nodes (n[1-2]), started by srun, restart 2");
@@ -59,7 +58,6 @@ TEST(SlurmEnvironment, RanksOfMpirunDoNotTakeTheDaemonsNumbers) {
   EXPECT_EQ(environment.launcher, "mpirun");
   EXPECT_EQ(environment.launched_ranks, 4);
   EXPECT_EQ(environment.launch_rank, 2);
-  EXPECT_EQ(environment.local_id, 0);
 }
 
 TEST(SlurmEnvironment, UnreadableNumbersAreAbsent) {

@@ -54,6 +54,25 @@ class DataTest(TrainTest):
         real = self.made("real", self.classes(2), label_kind="real")
         self.assertEqual(self.trained(data, "--loss", "mse"), self.trained(real, "--loss", "mse"))
 
+    def test_an_epoch_is_finished_with_the_data_it_began_with(self):
+        data = self.made("begun", self.classes(2))
+        packed = self.path("packed.h5")
+        subprocess.run(["h5repack", "-l", "images:CHUNK=2x1x4x4", "-f", "images:GZIP=1", data, packed], check=True)
+        other = self.made("other", self.classes(2)[::-1])
+        folder = self.path("run")
+
+        def trained(data, *options, code):
+            done = launch(2, "--train-data", data, *RUN, "--checkpoint-dir", folder, *options)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            return done.stdout + done.stderr
+
+        trained(data, "--stop-after-steps", "1", code=85)
+        message = trained(other, code=2)
+        for words in ("training data are not those of", "middle of epoch 0, after 4 of its samples", "--finetune-from"):
+            self.assertIn(words, message)
+        self.assertNotIn("digest:", trained(packed, "--stop-after-steps", "1", code=85))
+        self.assertRegex(trained(other, code=0), r"train_data_digest: [0-9a-f]{16} -> [0-9a-f]{16}")
+
     def test_targets_that_are_no_classes_are_refused(self):
         real = self.made("real", self.classes(2), label_kind="real")
         self.refused(["labels", "float32", "one class index", "--loss mse"], real)

@@ -17,6 +17,7 @@ class MemoryCheckpoint final : public CheckpointReader {
  public:
   /// **Collective.** Gathers the parts of all ranks.
   MemoryCheckpoint(const Snapshot& snapshot, Communicator& communicator) : attributes_(snapshot.attributes) {
+    snapshot.wait_for_bytes();
     for (const TensorPart& part : snapshot.tensors) {
       const std::size_t element = size_of(part.info.type);
       const std::string mine = std::to_string(part.begin) + ' ' + std::to_string(part.end);

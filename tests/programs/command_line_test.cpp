@@ -1,0 +1,30 @@
+#include "drivers/command_line.hpp"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace lockstep {
+namespace {
+
+/// As LibTorch's tensors, whose memory cannot be given back to a device that has failed.
+class ThrowsWhenItGoes {
+ public:
+  ~ThrowsWhenItGoes() { throw std::runtime_error("the device has gone\nwith a page of addresses"); }  // NOLINT
+};
+
+void train_on_a_device_that_fails() {
+  const ThrowsWhenItGoes tensor;
+  throw std::runtime_error("a kernel has failed");
+}
+
+TEST(CommandLine, TellsAnErrorThatNobodyCanCatch) {
+  const auto run = [] {
+    tell_what_nobody_catches("drill");
+    train_on_a_device_that_fails();
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(1), "^drill: ended while cleaning up: the device has gone\n$");
+}
+
+}  // namespace
+}  // namespace lockstep
