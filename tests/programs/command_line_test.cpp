@@ -7,10 +7,12 @@
 namespace lockstep {
 namespace {
 
+void give_back_memory() { throw std::runtime_error("the device has gone\nwith a page of addresses"); }
+
 /// As LibTorch's tensors, whose memory cannot be given back to a device that has failed.
 class ThrowsWhenItGoes {
  public:
-  ~ThrowsWhenItGoes() { throw std::runtime_error("the device has gone\nwith a page of addresses"); }  // NOLINT
+  ~ThrowsWhenItGoes() { give_back_memory(); }
 };
 
 void train_on_a_device_that_fails() {
