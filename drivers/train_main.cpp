@@ -53,6 +53,7 @@ int leave(const MpiSession& session, const std::string& message, int exit_code) 
 int main(int argc, char** argv) {
   tell_what_nobody_catches("lockstep-train");
   keep_freed_memory();
+  flush_subnormals();
   CLI::App app(
       "Trains a model on HDF5 data, the same on any number of MPI ranks to the last bit.\n"
       "Exit codes: 0 finished; 85 interrupted, the state is saved, start again; 1 failed, a retry may help;\n"

@@ -118,7 +118,6 @@ struct CheckpointWriter::Save {
   std::function<void()> wait_for_bytes;
   CheckpointHeader header;  // rank 0's
   std::vector<FilePart> parts;
-  OwnedBlocks blocks;
   std::vector<std::uint64_t> digests;
   std::optional<Error> failure;
 };
@@ -206,7 +205,6 @@ void CheckpointWriter::start(const Snapshot& snapshot, const std::string& path) 
     part_is_done_ = true;
     return;
   }
-  save_->blocks.fragments = share_out_fragments(communicator_, save_->parts, layout_.header);
   is_copied_ = false;
   begin_work([this] { write_part(*save_); });
 }
@@ -271,12 +269,11 @@ void CheckpointWriter::write_part(Save& save) {
     stage(save);
     announce_copied();
   }
-  save.blocks.ranges = whole_blocks_of(save.parts);
   // Digests take the processor while the writing waits for the disk.
   auto digests = std::async(std::launch::async, [&] { return digests_of(save.parts, layout_.rows); });
   write_directly(
-      save.path, save.blocks, takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write, *buffers_,
-      [&] { reach(SaveStage::data, save.step); }, [&] { reach(SaveStage::written, save.step); });
+      save.path, whole_blocks_of(save.parts), takes_direct_writes_ ? FileAccess::write_direct : FileAccess::write,
+      *buffers_, [&] { reach(SaveStage::data, save.step); }, [&] { reach(SaveStage::written, save.step); });
   save.digests = digests.get();
   reach(SaveStage::durable, save.step);
 }
@@ -284,8 +281,13 @@ void CheckpointWriter::write_part(Save& save) {
 void CheckpointWriter::seal() {
   finish_work();
   std::vector<std::string> digests = gather_texts(communicator_, pack_digests(save_->parts, save_->digests));
+  std::vector<std::string> fragments;
+  if (settings_.kind == WriterKind::direct)
+    fragments = gather_texts(communicator_, packed_fragments_of(save_->parts));
   if (communicator_.rank() != 0) return;
-  begin_work([this, digests = std::move(digests)] { write_seal(*save_, digests); });
+  begin_work([this, digests = std::move(digests), fragments = std::move(fragments)] {
+    write_seal(*save_, digests, fragments);
+  });
 }
 
 void CheckpointWriter::commit(const std::string& name) {
@@ -297,7 +299,8 @@ void CheckpointWriter::commit(const std::string& name) {
   save_.reset();
 }
 
-void CheckpointWriter::write_seal(Save& save, const std::vector<std::string>& digests) {
+void CheckpointWriter::write_seal(Save& save, const std::vector<std::string>& digests,
+                                  const std::vector<std::string>& fragments) {
   Catalogue catalogue;
   catalogue.header = save.header;
   catalogue.attributes = std::move(save.attributes);
@@ -307,6 +310,9 @@ void CheckpointWriter::write_seal(Save& save, const std::vector<std::string>& di
   catalogue.header.state_digest = state_digest(catalogue);
   {
     PosixFile file(save.path, FileAccess::write);
+    for (const std::string& of_rank : fragments)
+      for (const Fragment& fragment : unpack_fragments(of_rank))
+        file.write_at(std::as_bytes(std::span(fragment.bytes)), fragment.offset);
     file.write_at(std::as_bytes(std::span(catalogue.blocks)), catalogue.header.blocks_begin);
     const std::string header = encode_header(catalogue.header);
     file.write_at(std::as_bytes(std::span(header.data(), header.size())), 0);

@@ -65,8 +65,8 @@ class CheckpointWriter {
   /// Whether the next call finds nothing to wait for on this rank.
   bool is_part_done() const { return part_is_done_; }
 
-  /// **Collective.** Waits for all ranks' parts; rank 0 then writes digests and header and checks what was written,
-  /// or begins to. Throws Error on all ranks when any part failed on any rank.
+  /// **Collective.** Waits for all ranks' parts; rank 0 then writes the disk blocks that several share, digests and
+  /// header, and checks what was written, or begins to. Throws Error on all ranks when any part failed on any rank.
   void seal();
 
   /// **Collective.** Waits for that, and gives the file its `name`. Throws Error on all ranks.
@@ -84,7 +84,7 @@ class CheckpointWriter {
   void begin_work(std::function<void()> work);
   void finish_work();
   void write_part(Save& save);
-  void write_seal(Save& save, const std::vector<std::string>& digests);
+  void write_seal(Save& save, const std::vector<std::string>& digests, const std::vector<std::string>& fragments);
   void reach(SaveStage stage, std::int64_t step) const;
 
   Communicator& communicator_;

@@ -85,10 +85,11 @@ class Queue {
 
 }  // namespace
 
-void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access, TransferBuffers& buffers,
-                    const std::function<void()>& on_half, const std::function<void()>& on_written) {
+void write_directly(const std::string& path, const std::vector<FileRange>& ranges, FileAccess access,
+                    TransferBuffers& buffers, const std::function<void()>& on_half,
+                    const std::function<void()>& on_written) {
   PosixFile file(path, access);
-  const std::vector<Transfer> transfers = cut_into_transfers(blocks.ranges);
+  const std::vector<Transfer> transfers = cut_into_transfers(ranges);
   if (transfers.empty()) on_half();
   Queue queue(file, transfers, on_half);
   {
@@ -97,11 +98,6 @@ void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAcce
       threads[i] = std::async(std::launch::async, [&, i] { queue.work_off(buffers.each[i]); });
     }
     for (std::future<void>& thread : threads) thread.get();
-  }
-  // Last, since a write through the page cache waits for the transfers of all ranks that are under way.
-  PosixFile cached(path, FileAccess::write);
-  for (const Fragment& fragment : blocks.fragments) {
-    cached.write_at(std::as_bytes(std::span(fragment.bytes.data(), fragment.bytes.size())), fragment.offset);
   }
   on_written();
   file.sync();

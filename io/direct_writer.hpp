@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "io/file_parts.hpp"
 #include "io/posix_file.hpp"
@@ -19,13 +20,13 @@ struct TransferBuffers {
   std::array<StagingBuffer, count> each = {StagingBuffer(num_bytes), StagingBuffer(num_bytes)};
 };
 
-/// Writes one rank's bytes into an existing checkpoint file and makes them durable, in a few large transfers.
+/// Writes one rank's ranges into an existing checkpoint file and makes them durable, in a few large transfers.
 ///
-/// Ranges go through `access` (past the page cache where the file system takes that), fragments through the page
-/// cache: no disk block sees both. Ranges that lie on disk blocks in memory too are written from where they are.
-/// Calls neither HDF5 nor MPI, so it may run in a thread of its own.
+/// They go through `access`, past the page cache where the file system takes that; those that lie on disk blocks in
+/// memory too are written from where they are. Calls neither HDF5 nor MPI, so it may run in a thread of its own.
 /// `on_half` is called when about half of the bytes are written, `on_written` when all are but none need be durable.
-void write_directly(const std::string& path, const OwnedBlocks& blocks, FileAccess access, TransferBuffers& buffers,
-                    const std::function<void()>& on_half, const std::function<void()>& on_written);
+void write_directly(const std::string& path, const std::vector<FileRange>& ranges, FileAccess access,
+                    TransferBuffers& buffers, const std::function<void()>& on_half,
+                    const std::function<void()>& on_written);
 
 }  // namespace lockstep

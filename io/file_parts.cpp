@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "io/bytes.hpp"
 #include "io/digest.hpp"
@@ -35,28 +34,10 @@ void for_each_in_run(const std::vector<FilePart>& parts, const Work& work) {
   }
 }
 
-void add_fragment(std::vector<Fragment>& fragments, const FileRange& range) {
+void add_fragment(ByteWriter& writer, const FileRange& range) {
   if (range.num_bytes == 0) return;
-  fragments.push_back({range.offset, std::string(reinterpret_cast<const char*>(range.data), range.num_bytes)});
-}
-
-std::string pack_fragments(const std::vector<Fragment>& fragments) {
-  ByteWriter writer;
-  for (const Fragment& fragment : fragments) {
-    writer.add(fragment.offset);
-    writer.add(fragment.bytes);
-  }
-  return writer.take();
-}
-
-std::vector<Fragment> unpack_fragments(std::string_view bytes) {
-  std::vector<Fragment> fragments;
-  for (ByteReader reader(bytes); !reader.at_end();) {
-    Fragment& fragment = fragments.emplace_back();
-    fragment.offset = reader.take<std::uint64_t>();
-    fragment.bytes = reader.take<std::string>();
-  }
-  return fragments;
+  writer.add(range.offset);
+  writer.add(std::string(reinterpret_cast<const char*>(range.data), range.num_bytes));
 }
 
 }  // namespace
@@ -103,23 +84,23 @@ std::vector<FileRange> whole_blocks_of(const std::vector<FilePart>& parts) {
   return ranges;
 }
 
-std::vector<Fragment> share_out_fragments(Communicator& communicator, const std::vector<FilePart>& parts,
-                                          const CheckpointHeader& header) {
-  std::vector<Fragment> ends;
+std::string packed_fragments_of(const std::vector<FilePart>& parts) {
+  ByteWriter writer;
   for_each_in_run(parts, [&](const FilePart& part, std::uint64_t inner_begin, std::uint64_t inner_end) {
-    add_fragment(ends, clipped(part, 0, inner_begin));
-    add_fragment(ends, clipped(part, inner_end, std::numeric_limits<std::uint64_t>::max()));
+    add_fragment(writer, clipped(part, 0, inner_begin));
+    add_fragment(writer, clipped(part, inner_end, std::numeric_limits<std::uint64_t>::max()));
   });
-  std::vector<Fragment> owned;
-  const std::vector<std::string> all = gather_texts(communicator, pack_fragments(ends));
-  std::map<std::uint64_t, int> owners = {{round_down(header.data_begin), 0}, {round_down(header.data_end), 0}};
-  for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
-    for (Fragment& fragment : unpack_fragments(all[static_cast<std::size_t>(rank)])) {
-      const int owner = owners.emplace(round_down(fragment.offset), rank).first->second;
-      if (owner == communicator.rank()) owned.push_back(std::move(fragment));
-    }
+  return writer.take();
+}
+
+std::vector<Fragment> unpack_fragments(std::string_view packed) {
+  std::vector<Fragment> fragments;
+  for (ByteReader reader(packed); !reader.at_end();) {
+    Fragment& fragment = fragments.emplace_back();
+    fragment.offset = reader.take<std::uint64_t>();
+    fragment.bytes = reader.take<std::string>();
   }
-  return owned;
+  return fragments;
 }
 
 }  // namespace lockstep

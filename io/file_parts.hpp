@@ -3,10 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/checkpoint_catalogue.hpp"
-#include "runtime/plan/communicator.hpp"
+#include "runtime/plan/snapshot.hpp"
 
 namespace lockstep {
 
@@ -40,24 +41,17 @@ struct FileRange {
   const std::byte* data = nullptr;  ///< not owned
 };
 
-/// Bytes of a disk block that several ranks share; the block's owner holds them all.
+/// The whole disk blocks of the parts.
+std::vector<FileRange> whole_blocks_of(const std::vector<FilePart>& parts);
+
+/// Bytes of a disk block that others have bytes in, too: other ranks, or the file's metadata.
 struct Fragment {
   std::uint64_t offset = 0;
   std::string bytes;
 };
 
-/// What one rank writes: no disk block is written by two.
-struct OwnedBlocks {
-  std::vector<FileRange> ranges;
-  std::vector<Fragment> fragments;
-};
-
-/// The whole disk blocks of the parts.
-std::vector<FileRange> whole_blocks_of(const std::vector<FilePart>& parts);
-
-/// **Collective.** Hands the ends of the parts, where they do not fill a disk block, to the block's owner: the
-/// lowest rank that has a byte in it, or rank 0 at both ends of the data, where metadata may be. Returns this rank's.
-std::vector<Fragment> share_out_fragments(Communicator& communicator, const std::vector<FilePart>& parts,
-                                          const CheckpointHeader& header);
+/// The ends of the parts where they do not fill a disk block, packed to travel: a block is written by one rank alone.
+std::string packed_fragments_of(const std::vector<FilePart>& parts);
+std::vector<Fragment> unpack_fragments(std::string_view packed);
 
 }  // namespace lockstep

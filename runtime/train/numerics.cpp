@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include <cstdlib>
+#include <limits>
 
 namespace lockstep {
 namespace {
@@ -16,6 +17,11 @@ std::string printed(const AttributeValue& value) {
   return "?";
 }
 
+bool flushes_subnormals() {
+  volatile float smallest = std::numeric_limits<float>::min();  // so that no compiler knows the answer
+  return smallest * 0.5F == 0.0F;
+}
+
 }  // namespace
 
 AttributeGroup numerics_of(Precision precision, c10::Device device) {
@@ -23,8 +29,11 @@ AttributeGroup numerics_of(Precision precision, c10::Device device) {
           {"cpu_capability", at::get_cpu_capability()},
           {"intra_op_threads", std::int64_t{at::get_num_threads()}},
           {"precision", name_of(precision)},
-          {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)}};
+          {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
+          {"subnormals", std::string(flushes_subnormals() ? "flushed" : "kept")}};
 }
+
+void flush_subnormals() { at::globalContext().setFlushDenormal(true); }
 
 void use_deterministic_algorithms() {
   // cuBLAS reads it when it is first used; without a workspace of its own it may choose by what is free.

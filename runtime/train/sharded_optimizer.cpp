@@ -10,16 +10,9 @@
 #include <algorithm>
 
 #include "runtime/plan/error.hpp"
-#include "runtime/train/subnormals.hpp"
 #include "runtime/train/tensor_types.hpp"
 
 namespace lockstep {
-namespace {
-
-// One pass over the moments in so many updates is not felt; many more, and the subnormal ones would be.
-constexpr std::int64_t updates_between_clearings = 32;
-
-}  // namespace
 
 std::string name_of(OptimizerKind kind) {
   switch (kind) {
@@ -95,40 +88,34 @@ std::vector<ShardedOptimizer::Segment> ShardedOptimizer::segments_of(const FlatG
 void ShardedOptimizer::step(const std::vector<at::Tensor>& gradients, double learning_rate,
                             const at::Tensor& blocked) {
   const at::NoGradGuard no_grad;
+  const std::optional<at::Tensor> found_inf = blocked.defined() ? std::optional(blocked) : std::nullopt;
   for (std::size_t g = 0; g < state_.groups().size(); ++g) {
     FlatGroup& group = state_.groups()[g];
     for (const Segment& segment : segments_of(group)) {
-      const auto part = [&](const at::Tensor& of_slice) {
-        return of_slice.narrow(0, segment.begin, segment.end - segment.begin);
-      };
-      std::vector<at::Tensor> moments;
-      for (const at::Tensor& moment : moments_[g]) moments.push_back(part(moment));
-      update(segment, part(group.own_weights), part(gradients[g]), moments, learning_rate, blocked);
-      // By the count of updates alone, so that it falls into the same steps on any ranks and after any resume.
-      if (state_.device().is_cpu() && (segment.updates + 1) % updates_between_clearings == 0)
-        for (const at::Tensor& moment : moments) clear_subnormals(moment);
+      const std::int64_t length = segment.end - segment.begin;
+      const auto part = [&](const at::Tensor& of_slice) { return of_slice.narrow(0, segment.begin, length); };
+      const at::Tensor weights = part(group.own_weights);
+      const at::Tensor gradient = part(gradients[g]);
+      const double rate = learning_rate * segment.learning_rate_scale;
+      if (options_.kind == OptimizerKind::sgd) {
+        std::vector<at::Tensor> momentum;
+        if (!moment_names_.empty()) momentum.push_back(part(moments_[g][0]));
+        at::_fused_sgd_(weights, gradient, momentum, segment.weight_decay, options_.momentum, rate, /*dampening=*/0.0,
+                        options_.nesterov, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{}, found_inf);
+        continue;
+      }
+      const at::Tensor exp_avg = part(moments_[g][0]);
+      const at::Tensor exp_avg_sq = part(moments_[g][1]);
+      const at::Tensor updates =
+          at::full({}, static_cast<double>(segment.updates + 1), gradient.options().dtype(at::kFloat));
+      const auto update =
+          options_.kind == OptimizerKind::adamw ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
+      update(weights, gradient, exp_avg, exp_avg_sq, {}, updates, rate, options_.beta1, options_.beta2,
+             segment.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
     }
     for (FlatEntry& entry : group.entries)
       if (entry.trainable) ++entry.updates;
   }
-}
-
-void ShardedOptimizer::update(const Segment& segment, const at::Tensor& weights, const at::Tensor& gradient,
-                              const std::vector<at::Tensor>& moments, double learning_rate,
-                              const at::Tensor& blocked) const {
-  const std::optional<at::Tensor> found_inf = blocked.defined() ? std::optional(blocked) : std::nullopt;
-  const double rate = learning_rate * segment.learning_rate_scale;
-  if (options_.kind == OptimizerKind::sgd) {
-    at::_fused_sgd_(weights, gradient, moments, segment.weight_decay, options_.momentum, rate, /*dampening=*/0.0,
-                    options_.nesterov, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{}, found_inf);
-    return;
-  }
-  const at::Tensor updates =
-      at::full({}, static_cast<double>(segment.updates + 1), gradient.options().dtype(at::kFloat));
-  const auto fused =
-      options_.kind == OptimizerKind::adamw ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
-  fused(weights, gradient, moments[0], moments[1], {}, updates, rate, options_.beta1, options_.beta2,
-        segment.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
 }
 
 void ShardedOptimizer::take_back_step() {

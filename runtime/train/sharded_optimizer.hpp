@@ -42,8 +42,7 @@ struct ParameterGroup {
 /// The optimizer of this rank's slice: its moments, and LibTorch's fused kernels on them.
 ///
 /// Elementwise optimizers only, so that a slice can be updated alone. A parameter's number of updates (bias
-/// correction) is its own: one that was frozen for a while does not skip its warm start. In host memory moments that
-/// have become subnormal are cleared now and then (see clear_subnormals). The state must outlive it.
+/// correction) is its own: one that was frozen for a while does not skip its warm start. The state must outlive it.
 class ShardedOptimizer {
  public:
   /// Throws Error(usage) for betas that are not in [0, 1).
@@ -75,8 +74,6 @@ class ShardedOptimizer {
     std::int64_t updates = 0;
   };
   std::vector<Segment> segments_of(const FlatGroup& group) const;
-  void update(const Segment& segment, const at::Tensor& weights, const at::Tensor& gradient,
-              const std::vector<at::Tensor>& moments, double learning_rate, const at::Tensor& blocked) const;
 
   FlatState& state_;
   OptimizerOptions options_;

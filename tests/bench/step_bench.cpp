@@ -24,6 +24,7 @@
 #include "runtime/comm/make_communicator.hpp"
 #include "runtime/plan/option_names.hpp"
 #include "runtime/train/host_memory.hpp"
+#include "runtime/train/numerics.hpp"
 #include "runtime/train/trainer.hpp"
 
 namespace lockstep {
@@ -160,6 +161,7 @@ nlohmann::json measure(const Options& options, Communicator& communicator) {
 
 int run(int argc, char** argv) {
   keep_freed_memory();
+  flush_subnormals();
   Options options;
   CLI::App app("Times training steps on synthetic data.", "step_bench");
   prepare_command_line(app);

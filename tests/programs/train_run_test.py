@@ -44,6 +44,11 @@ class RunTest(TrainTest):
         values = subprocess.run(["h5dump", "-d", "/weights/layer1.bias", file], capture_output=True, text=True, check=True)
         self.assertEqual(len(re.findall(r"-?\d\.\d+", values.stdout.split("DATA {")[1].split("}")[0])), 10)
 
+    def test_the_program_flushes_subnormals(self):
+        told = subprocess.run(["h5dump", "-a", "/numerics/subnormals", self.trained()], capture_output=True, text=True,
+                              check=True)
+        self.assertIn('"flushed"', told.stdout)
+
     def test_h5py_reads_the_checkpoint(self):
         has_h5py = lambda python: subprocess.run([python, "-c", "import h5py"], stderr=subprocess.DEVNULL).returncode == 0
         python = next(filter(has_h5py, filter(os.path.exists, (sys.executable, "/usr/bin/python3"))), None)

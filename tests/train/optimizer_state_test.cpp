@@ -14,7 +14,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -22,7 +21,6 @@
 #include <vector>
 
 #include "runtime/train/state_snapshot.hpp"
-#include "runtime/train/subnormals.hpp"
 #include "tests/support/mpi_main.hpp"
 #include "tests/train/error_words.hpp"
 #include "tests/train/memory_checkpoint.hpp"
@@ -127,41 +125,6 @@ TEST(Optimizer, IsLibTorchsAdam) {
   expect_course_of(options, 1e-2, [](auto weights) {
     return std::make_unique<torch::optim::Adam>(weights, torch::optim::AdamOptions(1e-2).weight_decay(0.1));
   });
-}
-
-template <class T>
-void expect_cleared() {
-  using Limits = std::numeric_limits<T>;
-  const T infinity = Limits::infinity();
-  const T nearly = Limits::min() / 2;
-  const at::Tensor values =
-      at::tensor({T{0}, Limits::denorm_min(), nearly, -nearly, Limits::min(), -Limits::min(), T{1}, -infinity});
-  clear_subnormals(values);
-  EXPECT_TRUE(
-      at::equal(values, at::tensor({T{0}, T{0}, T{0}, T{0}, Limits::min(), -Limits::min(), T{1}, -infinity})));
-  const at::Tensor no_number = at::full({9}, Limits::quiet_NaN(), values.options());
-  clear_subnormals(no_number);
-  EXPECT_TRUE(no_number.isnan().all().item<bool>());
-}
-
-TEST(Subnormals, AreClearedAndNothingElse) {
-  expect_cleared<float>();
-  expect_cleared<double>();
-}
-
-TEST(Optimizer, MomentsOfAGradientThatHasGoneDoNotStaySubnormal) {
-  const auto communicator = make();
-  at::Tensor pulls = at::zeros({1120, 8}, at::kFloat);  // 0.9 to the power of a thousand is no normal number
-  pulls[0].fill_(1.0);
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
-    TrainerOptions options = adam_options(kind);
-    PulledRun run(pulls, at::ones({8}), options, *communicator);
-    run.advance();
-    const MemoryCheckpoint last(run.trainer().snapshot(), *communicator);
-    const std::string moment = kind == OptimizerKind::sgd ? "momentum_buffer" : "exp_avg";
-    for (const float value : values_of<float>(last, "optimizer/" + moment, "weight"))
-      EXPECT_EQ(value, 0.0F) << moment;
-  }
 }
 
 TEST(Optimizer, IsLibTorchsDescentWithMomentum) {
