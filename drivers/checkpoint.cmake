@@ -10,5 +10,5 @@ add_executable(lockstep-checkpoint
   checkpoint_show.cpp
   checkpoint_table.cpp
   checkpoint_verify.cpp)
-target_link_libraries(lockstep-checkpoint PRIVATE lockstep_command_line lockstep::io nlohmann_json::nlohmann_json
-                                                  lockstep_flags)
+target_link_libraries(lockstep-checkpoint PRIVATE lockstep_command_line lockstep::io nlohmann_json::nlohmann_json)
+install(TARGETS lockstep-checkpoint)

@@ -22,3 +22,4 @@ add_executable(lockstep-plan
   plan_request.cpp
   plan_svg.cpp)
 target_link_libraries(lockstep-plan PRIVATE lockstep_command_line lockstep::io nlohmann_json::nlohmann_json)
+install(TARGETS lockstep-plan)

@@ -16,3 +16,4 @@ add_executable(lockstep-train
 target_link_libraries(lockstep-train PRIVATE lockstep_models lockstep_command_line lockstep::comm lockstep::io
                                              lockstep::launch nlohmann_json::nlohmann_json)
 target_compile_definitions(lockstep-train PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")
+install(TARGETS lockstep-train)

@@ -2,7 +2,7 @@
 # Installs what is missing, builds, and runs every test.
 #
 #   tests/run.sh                  everything but the slow tests
-#   tests/run.sh --label ROOM     one room's tests: plan, comm, launch, train, io, programs, slurm, walls, cuda, gpu
+#   tests/run.sh --label ROOM     one room's tests: plan, comm, launch, train, io, programs, package, slurm, walls, cuda, gpu
 #   tests/run.sh --slow           the slow tests too
 #   tests/run.sh --sanitize       plan, comm, launch, train and io under AddressSanitizer and UBSan, on one and two ranks
 #   tests/run.sh --no-setup       without a look at what is installed

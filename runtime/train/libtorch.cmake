@@ -1,4 +1,4 @@
-# Finds a LibTorch >= 2.4 and makes the target `lockstep_torch`: its CPU half only.
+# Finds a LibTorch >= 2.4 and makes the target lockstep::torch: its CPU half only.
 #
 # find_package(Torch) of the CUDA wheels insists on a CUDA toolkit and links every CUDA library; a CPU program needs
 # libtorch_cpu and libc10 alone, starts twice as fast and holds a quarter of the memory.
@@ -27,19 +27,21 @@ if(LOCKSTEP_TORCH_VERSION VERSION_LESS 2.4)
 endif()
 message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION}: ${LOCKSTEP_TORCH_CPU}")
 
-add_library(lockstep_torch INTERFACE)
-target_include_directories(lockstep_torch SYSTEM INTERFACE
+if(NOT TARGET lockstep::torch)  # an installed package may be looked for twice
+  add_library(lockstep::torch INTERFACE IMPORTED GLOBAL)
+endif()
+target_include_directories(lockstep::torch SYSTEM INTERFACE
   ${LOCKSTEP_TORCH_INCLUDE} ${LOCKSTEP_TORCH_INCLUDE}/torch/csrc/api/include)
-target_link_libraries(lockstep_torch INTERFACE ${LOCKSTEP_TORCH_CPU} ${LOCKSTEP_TORCH_C10})
+target_link_libraries(lockstep::torch INTERFACE ${LOCKSTEP_TORCH_CPU} ${LOCKSTEP_TORCH_C10})
 # Wheels before 2.6 used the old C++ string ABI; the package's own file tells.
 set(torch_config ${LOCKSTEP_TORCH_INCLUDE}/../share/cmake/Torch/TorchConfig.cmake)
 if(EXISTS ${torch_config})
   file(STRINGS ${torch_config} torch_abi REGEX "_GLIBCXX_USE_CXX11_ABI=0")
   if(torch_abi)
-    target_compile_definitions(lockstep_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
+    target_compile_definitions(lockstep::torch INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
   endif()
 endif()
 # libtorch_cpu of a CUDA wheel needs libcudart and libcupti at run time: from a toolkit, or from the wheels that
 # setup.sh puts beside it (its own run path finds those).
 get_filename_component(torch_lib_dir ${LOCKSTEP_TORCH_CPU} DIRECTORY)
-target_link_options(lockstep_torch INTERFACE -Wl,-rpath,${torch_lib_dir} -Wl,--allow-shlib-undefined)
+target_link_options(lockstep::torch INTERFACE -Wl,-rpath,${torch_lib_dir} -Wl,--allow-shlib-undefined)
