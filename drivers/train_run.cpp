@@ -315,7 +315,7 @@ int Launch::run() {
   std::unique_ptr<SourceDataset> validation_set;
   if (data.validation) validation_set = std::make_unique<SourceDataset>(std::move(data.validation));
   Trainer trainer(*model, make_loss(command_.loss, *model), train_set, options, *communicator_, resumed.get());
-  if (resumed) check_data_of_epoch(*resumed, data_digest);
+  if (resumed && !trainer.plan().finished()) check_data_of_epoch(*resumed, data_digest);
 
   if (speaks() && !folder_.empty()) files_ = std::make_unique<StopFiles>(folder_);
   request_ = std::make_unique<StopRequest>(signals_, speaks() ? &deadline_ : nullptr, files_.get());

@@ -107,6 +107,9 @@ CheckpointHeader decode_header(std::string_view bytes, const std::string& path) 
                         header.blocks_end() <= header.data_begin && header.data_begin <= header.data_end &&
                         header.data_end <= header.file_bytes;
   if (!in_order) throw DamagedCheckpoint(text("'", path, "' has a header whose parts lie outside of the file"));
+  if (encode_header(header) != bytes) {
+    throw DamagedCheckpoint(text("'", path, "' has a header that is written otherwise than Lockstep writes it"));
+  }
   return header;
 }
 

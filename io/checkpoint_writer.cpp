@@ -119,6 +119,8 @@ struct CheckpointWriter::Save {
   CheckpointHeader header;  // rank 0's
   std::vector<FilePart> parts;
   std::vector<std::uint64_t> digests;
+  std::vector<std::string> digests_of_ranks;    // as pack_digests() made them
+  std::vector<std::string> fragments_of_ranks;  // empty ones where the ranks wrote collectively
   std::optional<Error> failure;
 };
 
@@ -280,14 +282,15 @@ void CheckpointWriter::write_part(Save& save) {
 
 void CheckpointWriter::seal() {
   finish_work();
-  std::vector<std::string> digests = gather_texts(communicator_, pack_digests(save_->parts, save_->digests));
-  std::vector<std::string> fragments;
-  if (settings_.kind == WriterKind::direct)
-    fragments = gather_texts(communicator_, packed_fragments_of(save_->parts));
-  if (communicator_.rank() != 0) return;
-  begin_work([this, digests = std::move(digests), fragments = std::move(fragments)] {
-    write_seal(*save_, digests, fragments);
+  std::string digests;
+  std::string fragments;
+  agree(communicator_, [&] {
+    digests = pack_digests(save_->parts, save_->digests);
+    if (settings_.kind == WriterKind::direct) fragments = packed_fragments_of(save_->parts);
   });
+  save_->digests_of_ranks = gather_texts(communicator_, digests);
+  save_->fragments_of_ranks = gather_texts(communicator_, fragments);
+  if (communicator_.rank() == 0) begin_work([this] { write_seal(*save_); });
 }
 
 void CheckpointWriter::commit(const std::string& name) {
@@ -299,18 +302,17 @@ void CheckpointWriter::commit(const std::string& name) {
   save_.reset();
 }
 
-void CheckpointWriter::write_seal(Save& save, const std::vector<std::string>& digests,
-                                  const std::vector<std::string>& fragments) {
+void CheckpointWriter::write_seal(Save& save) {
   Catalogue catalogue;
   catalogue.header = save.header;
   catalogue.attributes = std::move(save.attributes);
   catalogue.tensors = layout_.tensors;
   catalogue.aliases = std::move(save.aliases);
-  catalogue.blocks = filled_rows(layout_.rows, digests);
+  catalogue.blocks = filled_rows(layout_.rows, save.digests_of_ranks);
   catalogue.header.state_digest = state_digest(catalogue);
   {
     PosixFile file(save.path, FileAccess::write);
-    for (const std::string& of_rank : fragments)
+    for (const std::string& of_rank : save.fragments_of_ranks)
       for (const Fragment& fragment : unpack_fragments(of_rank))
         file.write_at(std::as_bytes(std::span(fragment.bytes)), fragment.offset);
     file.write_at(std::as_bytes(std::span(catalogue.blocks)), catalogue.header.blocks_begin);

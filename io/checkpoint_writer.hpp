@@ -84,7 +84,7 @@ class CheckpointWriter {
   void begin_work(std::function<void()> work);
   void finish_work();
   void write_part(Save& save);
-  void write_seal(Save& save, const std::vector<std::string>& digests, const std::vector<std::string>& fragments);
+  void write_seal(Save& save);
   void reach(SaveStage stage, std::int64_t step) const;
 
   Communicator& communicator_;

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <optional>
 
 namespace lockstep {
 namespace {
@@ -53,9 +54,14 @@ std::vector<std::string> numerics_notes(const AttributeTree& stored, const Attri
   const auto group = stored.find("numerics");
   if (group == stored.end()) return notes;
   for (const auto& [name, value] : today) {
-    const auto before = group->second.find(name);
-    if (before != group->second.end() && before->second != value)
-      notes.push_back(text(name, " was ", printed(before->second), ", is ", printed(value),
+    const auto found = group->second.find(name);
+    std::optional<AttributeValue> before;
+    if (found != group->second.end())
+      before = found->second;
+    else if (name == "subnormals")
+      before = std::string("kept");  // by the versions that did not say so
+    if (before && *before != value)
+      notes.push_back(text(name, " was ", printed(*before), ", is ", printed(value),
                            ": the run goes on, but its bits may differ from those of an unbroken one"));
   }
   return notes;

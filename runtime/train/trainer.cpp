@@ -272,7 +272,9 @@ Snapshot Trainer::snapshot() {
   snapshot.attributes["numerics"] = numerics_of(options_.precision, state_.device());
   if (!options_.resolved_options.empty()) snapshot.attributes["options"] = options_.resolved_options;
   host_slices_.start_fetch();
-  snapshot.wait_for_bytes = host_slices_.wait_for_fetch();
+  std::vector<at::Tensor> kept;  // a step puts others in their place, the snapshot still shows these
+  for (const LooseTensor& item : state_.loose()) kept.push_back(item.committed);
+  snapshot.wait_for_bytes = [fetched = host_slices_.wait_for_fetch(), kept = std::move(kept)] { fetched(); };
   snapshot.tensors = state_parts(state_, optimizer_, host_slices_, communicator_);
   snapshot.aliases = state_aliases(state_);
   return snapshot;

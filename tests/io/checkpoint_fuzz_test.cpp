@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -136,11 +137,32 @@ TEST_F(CheckpointFuzz, NoForgedNumberInTheHeaderIsBelieved) {
     const std::size_t at = below(bytes.find('\0'));
     bytes[at] = static_cast<char>(below(128));
     seal_header(bytes);
-    // "complete: yes" is for people; every other line counts.
-    const std::size_t line = bytes.rfind('\n', at == 0 ? 0 : at - 1) + 1;
-    if (bytes != good_ && good_.compare(line, 9, "complete:") != 0) {
-      EXPECT_FALSE(is_believed(bytes)) << "byte " << at << " of the header";
-    }
+    EXPECT_EQ(is_believed(bytes), bytes == good_) << "byte " << at << " of the header";
+  }
+}
+
+TEST_F(CheckpointFuzz, NoOtherSpellingOfTheHeaderIsBelieved) {
+  const std::string good = good_.substr(0, header_bytes);
+  const auto believes = [&](std::string header) {
+    header.resize(header_bytes, '\0');
+    std::string bytes = header + good_.substr(header_bytes);
+    seal_header(bytes);
+    return is_believed(bytes);
+  };
+  ASSERT_TRUE(believes(good));
+  for (const char* key : {"format: ", "metadata-digest: ", "state-digest: "}) {  // 012 is twelve
+    std::string header = good;
+    header.insert(header.find(key) + std::string(key).size(), "0");
+    EXPECT_FALSE(believes(header)) << key << "with a zero before it";
+  }
+  std::string header = good;
+  const std::size_t digest = header.find("state-digest: ") + std::string("state-digest: ").size();
+  std::transform(header.begin() + static_cast<std::ptrdiff_t>(digest),
+                 header.begin() + static_cast<std::ptrdiff_t>(digest) + 16,
+                 header.begin() + static_cast<std::ptrdiff_t>(digest), [](unsigned char c) { return std::toupper(c); });
+  if (header != good) EXPECT_FALSE(believes(header)) << "a digest in capitals";
+  for (const std::string line : {"note: 1\n", "step: 40\n"}) {
+    EXPECT_FALSE(believes(std::string(good).insert(good.find("complete: "), line))) << line;
   }
 }
 

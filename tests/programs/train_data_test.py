@@ -72,6 +72,8 @@ class DataTest(TrainTest):
             self.assertIn(words, message)
         self.assertNotIn("digest:", trained(packed, "--stop-after-steps", "1", code=85))
         self.assertRegex(trained(other, code=0), r"train_data_digest: [0-9a-f]{16} -> [0-9a-f]{16}")
+        # A run that is over, though in the middle of an epoch, has no use for data any more.
+        self.assertIn("nothing is done", trained(data, code=0))
 
     def test_targets_that_are_no_classes_are_refused(self):
         real = self.made("real", self.classes(2), label_kind="real")

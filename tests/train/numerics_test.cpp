@@ -38,10 +38,15 @@ TEST(Numerics, ADifferenceFromTheCheckpointIsTold) {
   AttributeGroup today = numerics_of(Precision::fp32, c10::Device(at::kCPU));
   const AttributeTree stored = {{"numerics", today}};
   EXPECT_TRUE(numerics_notes(stored, today).empty());
+  AttributeTree of_earlier_version = stored;
+  of_earlier_version["numerics"].erase("subnormals");
+  EXPECT_TRUE(numerics_notes(of_earlier_version, today).empty());
   today["subnormals"] = std::string("flushed");
-  const std::vector<std::string> notes = numerics_notes(stored, today);
-  ASSERT_EQ(notes.size(), 1U);
-  EXPECT_EQ(notes.front().find("subnormals was kept, is flushed"), 0U) << notes.front();
+  for (const AttributeTree& tree : {stored, of_earlier_version}) {
+    const std::vector<std::string> notes = numerics_notes(tree, today);
+    ASSERT_EQ(notes.size(), 1U);
+    EXPECT_EQ(notes.front().find("subnormals was kept, is flushed"), 0U) << notes.front();
+  }
 }
 
 }  // namespace

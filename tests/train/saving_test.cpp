@@ -64,6 +64,30 @@ TEST(Saving, ReadsTheSameAtTheLastMomentAsAtOnce) {
   for (const auto& [step, bytes] : at_once) EXPECT_TRUE(late.count(step) && late.at(step) == bytes) << step;
 }
 
+/// The counter of the normalisation as a snapshot shows it; nothing on the ranks that do not save it.
+std::vector<std::int64_t> counter_in(const Snapshot& snapshot) {
+  std::vector<std::int64_t> values;
+  for (const TensorPart& part : snapshot.tensors)
+    if (part.info.name.ends_with("num_batches_tracked") && part.begin < part.end)
+      values.push_back(*reinterpret_cast<const std::int64_t*>(part.data));
+  return values;
+}
+
+TEST(Saving, OfACounterIsReadHoweverManyStepsLater) {  // as beside a run on a device, whose slices are copies
+  const auto communicator = make();
+  TrainingRun run(saved_case(), *communicator);
+  RunControl one_step;
+  one_step.stop_after_steps = 1;
+  EXPECT_EQ(run.trainer().run(one_step), RunOutcome::paused);
+  const Snapshot snapshot = run.trainer().snapshot();
+  const std::vector<std::int64_t> before = counter_in(snapshot);
+  EXPECT_EQ(before.empty(), communicator->rank() != 0);
+  std::vector<Snapshot> later;  // which take what memory has come free
+  while (run.trainer().run(one_step) == RunOutcome::paused) later.push_back(run.trainer().snapshot());
+  EXPECT_EQ(counter_in(snapshot), before);
+  if (!before.empty()) EXPECT_LT(before.front(), counter_in(run.trainer().snapshot()).front());
+}
+
 TEST(Saving, IsTriedAgainAtTheEnd) {
   const auto communicator = make();
   const TrainingCase what = saved_case();
