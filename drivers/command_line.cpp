@@ -200,7 +200,8 @@ void tell_what_nobody_catches(const char* name) {
       what = error.what();
     } catch (...) {
     }
-    std::cerr << text(name_of_program, ": ended by an error that nothing could catch: ", what.substr(0, what.find('\n')), "\n");
+    std::cerr << text(name_of_program,
+                      ": ended by an error that nothing could catch: ", what.substr(0, what.find('\n')), "\n");
     std::_Exit(static_cast<int>(ErrorKind::failed));
   });
 }

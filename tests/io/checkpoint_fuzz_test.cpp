@@ -157,9 +157,9 @@ TEST_F(CheckpointFuzz, NoOtherSpellingOfTheHeaderIsBelieved) {
   }
   std::string header = good;
   const std::size_t digest = header.find("state-digest: ") + std::string("state-digest: ").size();
-  std::transform(header.begin() + static_cast<std::ptrdiff_t>(digest),
-                 header.begin() + static_cast<std::ptrdiff_t>(digest) + 16,
-                 header.begin() + static_cast<std::ptrdiff_t>(digest), [](unsigned char c) { return std::toupper(c); });
+  std::transform(
+      header.begin() + static_cast<std::ptrdiff_t>(digest), header.begin() + static_cast<std::ptrdiff_t>(digest) + 16,
+      header.begin() + static_cast<std::ptrdiff_t>(digest), [](unsigned char c) { return std::toupper(c); });
   if (header != good) EXPECT_FALSE(believes(header)) << "a digest in capitals";
   for (const std::string line : {"note: 1\n", "step: 40\n"}) {
     EXPECT_FALSE(believes(std::string(good).insert(good.find("complete: "), line))) << line;

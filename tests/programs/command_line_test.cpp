@@ -25,7 +25,8 @@ TEST(CommandLine, TellsAnErrorThatNobodyCanCatch) {
     tell_what_nobody_catches("drill");
     train_on_a_device_that_fails();
   };
-  EXPECT_EXIT(run(), ::testing::ExitedWithCode(1), "^drill: ended by an error that nothing could catch: the device has gone\n$");
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(1),
+              "^drill: ended by an error that nothing could catch: the device has gone\n$");
 }
 
 }  // namespace
