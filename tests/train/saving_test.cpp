@@ -78,14 +78,14 @@ TEST(Saving, OfACounterIsReadHoweverManyStepsLater) {  // as beside a run on a d
   TrainingRun run(saved_case(), *communicator);
   RunControl one_step;
   one_step.stop_after_steps = 1;
-  EXPECT_EQ(run.trainer().run(one_step), RunOutcome::paused);
+  EXPECT_EQ(run.trainer().run(one_step, nullptr), RunOutcome::paused);
   const Snapshot snapshot = run.trainer().snapshot();
   const std::vector<std::int64_t> before = counter_in(snapshot);
   EXPECT_EQ(before.empty(), communicator->rank() != 0);
   std::vector<Snapshot> later;  // which take what memory has come free
-  while (run.trainer().run(one_step) == RunOutcome::paused) later.push_back(run.trainer().snapshot());
+  while (run.trainer().run(one_step, nullptr) == RunOutcome::paused) later.push_back(run.trainer().snapshot());
   EXPECT_EQ(counter_in(snapshot), before);
-  if (!before.empty()) EXPECT_LT(before.front(), counter_in(run.trainer().snapshot()).front());
+  EXPECT_TRUE(before.empty() || before < counter_in(later.back()));
 }
 
 TEST(Saving, IsTriedAgainAtTheEnd) {
