@@ -72,5 +72,6 @@ if [[ $preset == sanitize ]]; then
   selection+=(--exclude-regex '\.[3-9]$')
   export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 fi
+export GTEST_BRIEF=${GTEST_BRIEF:-1}  # of a test that fails, only what failed
 # From here on the words are ctest's own, the closing line too.
 exec ctest --test-dir "$build" "${selection[@]}" "$@"

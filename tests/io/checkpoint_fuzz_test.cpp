@@ -160,7 +160,7 @@ TEST_F(CheckpointFuzz, NoOtherSpellingOfTheHeaderIsBelieved) {
   std::transform(
       header.begin() + static_cast<std::ptrdiff_t>(digest), header.begin() + static_cast<std::ptrdiff_t>(digest) + 16,
       header.begin() + static_cast<std::ptrdiff_t>(digest), [](unsigned char c) { return std::toupper(c); });
-  if (header != good) EXPECT_FALSE(believes(header)) << "a digest in capitals";
+  EXPECT_EQ(believes(header), header == good) << "a digest in capitals";  // it may have no letter
   for (const std::string line : {"note: 1\n", "step: 40\n"}) {
     EXPECT_FALSE(believes(std::string(good).insert(good.find("complete: "), line))) << line;
   }
