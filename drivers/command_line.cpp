@@ -86,9 +86,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-/// ": did you mean --max-steps?", where an option's name is near; else how to see them all.
-std::string proposal(const CLI::App& app, const std::string& unknown) {
-  constexpr std::size_t most_edits = 4;
+/// The option of `app` whose name can be made of `unknown` by the fewest edits, at most `most_edits`; empty: none.
+std::string nearest_option(const CLI::App& app, const std::string& unknown, std::size_t most_edits) {
   std::string nearest;
   std::size_t fewest = std::min(most_edits, unknown.size() / 2) + 1;
   for (const CLI::Option* option : app.get_options()) {
@@ -97,6 +96,12 @@ std::string proposal(const CLI::App& app, const std::string& unknown) {
     fewest = edits;
     nearest = option->get_name();
   }
+  return nearest;
+}
+
+/// ": did you mean --max-steps?", where an option's name is near; else how to see them all.
+std::string proposal(const CLI::App& app, const std::string& unknown) {
+  const std::string nearest = nearest_option(app, unknown, /*most_edits=*/4);
   return nearest.empty() ? text(" (see ", app.get_name(), " --help)") : text(": did you mean ", nearest, "?");
 }
 
@@ -179,6 +184,21 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     return error.exit_code();
   }
   return std::nullopt;
+}
+
+std::vector<std::string> misspelt_in_configuration(const CLI::App& app) {
+  const CLI::Option& file = *app.get_config_ptr();
+  std::vector<std::string> sentences;
+  if (file.count() == 0) return sentences;
+  for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(file.as<std::string>())) {
+    const std::string option = "--" + item.fullname();
+    if (app.get_option_no_throw(option) != nullptr) continue;
+    const std::string nearest = nearest_option(app, option, /*most_edits=*/2);
+    if (!nearest.empty())
+      sentences.push_back(text("'", item.fullname(), "' in ", file.as<std::string>(), " is not used: did you mean ",
+                               nearest.substr(2), "?"));
+  }
+  return sentences;
 }
 
 StandardOutputFailed::StandardOutputFailed()

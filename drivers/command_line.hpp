@@ -44,6 +44,10 @@ void prepare_command_line(CLI::App& app);
 /// of several ranks one should be the speaker. Needs no launcher: call it before MPI_Init.
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, bool is_speaker = true);
 
+/// The names in the configuration file that are no options of `app` but nearly spelt like one, a sentence each: for a
+/// program that passes over the names of others. Call it after the parse.
+std::vector<std::string> misspelt_in_configuration(const CLI::App& app);
+
 /// Standard output took less than what was printed; exit code 1.
 class StandardOutputFailed : public Error {
  public:

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "drivers/checkpoint_pieces.hpp"
 #include "drivers/command_line.hpp"
@@ -30,9 +31,10 @@ std::optional<int> parse(int argc, char** argv, PlanRequest& request) {
   // A training program's configuration file holds more than a plan.
   app.allow_config_extras(CLI::config_extras_mode::ignore);
   add_request_flags(app, request);
-  const auto exit_code = parse_command_line(app, argc, argv);
+  if (const auto exit_code = parse_command_line(app, argc, argv)) return exit_code;
   request.remarks = unused_plan_flags(app, request.options);
-  return exit_code;
+  for (std::string& sentence : misspelt_in_configuration(app)) request.remarks.push_back(std::move(sentence));
+  return std::nullopt;
 }
 
 /// Writes to the file `path`, or to standard output. Nothing is written when there is no path.

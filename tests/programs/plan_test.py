@@ -196,6 +196,15 @@ class Outputs(PlanTest):
                            'lr-scheduler-type = "cosine_with_restarts"\nmodel = "cnn"\n')
             self.assertEqual(self.rates("--config", path), self.rates(*self.arguments))
             self.assertEqual(len(self.rates("--config", path, "--max-steps", "7")), 7)
+            self.assertNotIn("warning", self.answer("--config", path))
+
+    def test_a_name_in_the_configuration_file_that_is_nearly_an_option_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.toml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write('num-samples = 171\nmax-step = 7\nsave-steps = 5\nwidth-of-my-model = 3\n')
+            warnings = [line for line in self.answer("--config", path).splitlines() if line.startswith("warning:")]
+            self.assertEqual(warnings, [f"warning: 'max-step' in {path} is not used: did you mean max-steps?"])
 
     def test_files_hold_what_standard_output_gets(self):
         with tempfile.TemporaryDirectory() as folder:
